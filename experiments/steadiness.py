@@ -3,6 +3,7 @@ of docs/results/steadiness.md.
 
 python experiments/steadiness.py efficientnet_lite0 --images 12
 python experiments/steadiness.py mobilenet_v2 --images 24 --offset 3 --scores
+python experiments/steadiness.py --figure docs/images/steadiness.png
 """
 
 import argparse
@@ -18,6 +19,7 @@ import torch
 from torch import Tensor
 
 import fringe
+from fringe._network.rectifiers import SHARPNESS
 from fringe.attribution import Attributor, _fisher_rao, get_method
 from fringe.attribution._fisher_rao import FisherRaoPath
 from fringe.baselines import InputSpace
@@ -32,6 +34,7 @@ from shared_models import PREPROCESSING, SHARED, model  # pyright: ignore[report
 
 #: Lengths of the noise, as shares of the length of the image.
 NOISE = 1e-6, 1e-3, 1e-2
+DOCS = Path(__file__).parents[1] / "docs"
 #: Images that are explained alone, too.
 ALONE = 8
 
@@ -86,14 +89,46 @@ def scores(explain: Callable[[fringe.Classifier, Tensor], Any], classifier: frin
     return {name: score.values.double().numpy() for name, score in found.items()}
 
 
+def draw(file: Path) -> None:
+    """The slope of a rectifier, and how far noise of one millionth moves maps: from the tables of the page."""
+    from matplotlib import pyplot
+
+    figure, (slope, moved) = pyplot.subplots(1, 2, figsize=(8.5, 2.6), layout="constrained")
+    x = torch.linspace(-0.6, 0.6, 241)
+    slope.plot(x, (x > 0).float(), color="0.6", label="of ReLU")
+    slope.plot(x, torch.sigmoid(SHARPNESS * x), color="tab:blue", label="in the direction")
+    slope.set(xlabel="input of the rectifier", ylabel="slope", title="The slope of a rectifier")
+    slope.legend(frameon=False)
+    page = (DOCS / "results" / "steadiness.md").read_text(encoding="utf-8")
+    names, rows = list[str](), dict[str, list[float]]()
+    for line in page.splitlines():
+        if line.startswith("## "):
+            names.append(line[3:].partition(",")[0])
+        elif line.startswith("| ") and line.count("|") == 8 and "---" not in line and "passes" not in line:
+            cells = [cell.strip() for cell in line.strip("|").split("|")]
+            rows.setdefault(cells[0].strip("`"), []).append(float(cells[3]))
+    colours = {"without the three": "0.6", "FRInGe()": "tab:blue", "ig, 50 steps": "tab:orange"}
+    for shift, (name, colour) in zip((0.2, 0.0, -0.2), colours.items(), strict=True):
+        places = [len(rows[name]) - 1 - i + shift for i in range(len(rows[name]))]
+        moved.barh(places, rows[name], 0.2, color=colour, label=name)
+    moved.set_yticks(range(len(rows["FRInGe()"])), names[: len(rows["FRInGe()"])][::-1])
+    moved.set(xscale="log", xlabel="distance of two maps (lower is steadier)", title="Noise of one millionth")
+    moved.legend(frameon=False, fontsize=8, loc="upper left", bbox_to_anchor=(1.0, 1.0))
+    figure.savefig(file, dpi=150)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("network", help="cifar_resnet20, mobilenet_v1_025, mobilenet_v2, efficientnet_lite0")
+    parser.add_argument("network", nargs="?", help="cifar_resnet20, mobilenet_v1_025, mobilenet_v2, efficientnet_lite0")
     parser.add_argument("--images", type=int, default=12)
     parser.add_argument("--offset", type=int, default=7, help="the first image; then evenly over the folder")
     parser.add_argument("--side", type=int, default=128, help="pixels of the side of a photograph")
     parser.add_argument("--scores", action="store_true", help="differences of scores in place of distances")
+    parser.add_argument("--figure", type=Path, help="draw the page's tables into this file")
     given = parser.parse_args()
+    if given.figure:
+        draw(given.figure)
+        return
     module, preprocessing, folder = network(given.network, given.side)
     references = list(find_inputs([str(SHARED / "images" / folder)]))
     chosen = references[given.offset :: max(1, len(references) // given.images)][: given.images]

@@ -26,7 +26,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from fringe.bench.experiments import ExperimentSpec, Results, Store, manifests, read_results, run_experiment
-from fringe.evaluation import CONTROLS, Difference, control_tests, paired
+from fringe.evaluation import CONTROLS, Difference, paired, summary
 
 sys.path.insert(0, str(Path(__file__).parent))
 
@@ -76,7 +76,7 @@ def run(name: str, shared: Path, out: Path, device: str) -> None:
     run_experiment(spec, out / name, device=device)
 
 
-def summary(results: Results, model: str, method: str) -> dict[str, float]:
+def of_maps(results: Results, model: str, method: str) -> dict[str, float]:
     """Return what does not depend on a metric: verdicts, passes and diagnostics of the maps of a method."""
     cell = results.cells[model, method, results.metrics[0]]
     maps, verdicts = cell.maps[cell.column("map_index") >= 0], results.map_frame(model, method)["verdict"]
@@ -111,7 +111,7 @@ def table(
     zeros = ", pixels replaced by zeros" if suffix else ""
     rows: list[Row] = []
     for method in results.methods(model):
-        numbers = summary(results, model, method)
+        numbers = of_maps(results, model, method)
         row = {"table": f"{model}{zeros}, n = {count}", "setting": names.get(method, method)}
         row["passes"] = f"{numbers['passes']:.0f}"
         for metric in metrics:
@@ -182,8 +182,8 @@ def _better_than_controls(results: Results, model: str, metrics: list[str], blin
     known = results.manifest.metrics
     words = {metric: (known[metric]["direction"], known[metric]["summary"]) for metric in metrics}
     scores = {(label, metric): results.scores(model, label, metric) for label in labels for metric in metrics}
-    tests = control_tests(scores, controls, words, int(results.manifest.plan["seed"]))
-    return [label for (label, _), test in tests.items() if test.better]
+    found = summary(scores, controls, words, int(results.manifest.plan["seed"]))
+    return [label for (label, _), one in found.items() if one.test is not None and one.test.better]
 
 
 def truth_tables(
@@ -282,7 +282,7 @@ def _truth_table(
     heading = f"{scene['title']} ({label}){on}{which}, {count}n = {len(clusters)}"
     rows: list[Row] = []
     for method in methods:
-        known = [summary(results, model, method) for model in models]
+        known = [of_maps(results, model, method) for model in models]
         passes, ok, stalled = (np.mean([one[name] for one in known]) for name in ("passes", "ok", "stalled"))
         row = {"table": heading, "method": names.get(method, method), "passes": f"{passes:.0f}"}
         for metric in shown:
@@ -411,7 +411,7 @@ def figure(runs: list[Results]) -> Figure:
             methods = [method for method in POINTS if method in results.methods(model)]
             scores = {method: float(np.nanmean(results.scores(model, method, metric))) for method in methods}
             for method in methods:
-                (name, above), passes = POINTS[method], summary(results, model, method)["passes"]
+                (name, above), passes = POINTS[method], of_maps(results, model, method)["passes"]
                 colour = "tab:red" if method == "feedback" else "tab:blue" if method in DEFAULTS else "tab:gray"
                 axis.plot(passes, scores[method], "o" if method in DEFAULTS else "s", color=colour, ms=6)
                 left = method in ("ig", "smoothgrad", "no_prior")  # where others have their names on the right

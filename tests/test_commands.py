@@ -46,7 +46,6 @@ SHORT = {
     r"torchvision:resnet50": "efficientnet_lite0",
     r"--model vgg19 ": "--model vgg19=efficientnet_lite0 ",
     r"embedded:digits:0:\d+": "embedded:digits:0:2",
-    r"(?<=fringe report out/resnet50) --model \S+": "",
     r"explain photos/": "explain photos/0_thing_000.jpg",
     r"--n \d+": "--n 2",
     r"--trials \d+": "--trials 1",

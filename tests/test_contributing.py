@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 from types import MappingProxyType
+from typing import Annotated
 
 import pytest
 from pydantic import Field
@@ -15,6 +16,7 @@ from typer.testing import CliRunner
 
 import fringe
 from fringe.bench import experiments
+from fringe.errors import InputError
 from fringe.models import Preprocessing, load_model
 
 pytestmark = pytest.mark.usefixtures("small_figures")
@@ -33,12 +35,12 @@ def command(*arguments):
 def test_every_path_of_the_page_exists():
     rows = PAGE.split("## What to touch")[1].split("## ")[0]
     paths = re.findall(r"`((?:src|tests|scripts)/[\w/.]+)`", rows)
-    assert len(paths) >= 18
+    assert len(paths) >= 16
     assert [path for path in paths if not (ROOT / path).exists()] == []
     files = [ROOT / path for path in paths if (ROOT / path).is_file()]
     texts = "\n".join(path.read_text(encoding="utf-8") for path in files)
     named = set(re.findall(r"`([A-Z_]+|_?[A-Z][a-z]\w+|[a-z_]+_[a-z]+)`", rows))
-    assert {"_SHARED", "map_setting", "RunFlags", "is_prefix"} <= named
+    assert {"ExperimentSpec", "RunFlags", "is_prefix"} <= named
     assert {name for name in named if not re.search(rf"\b{name}\b", texts)} == set()
 
 
@@ -78,15 +80,38 @@ def test_a_flag_is_a_field(monkeypatch, tmp_path):
     assert Extended.from_file(tmp_path / "plan.toml").flavour == "sour"
 
 
+@pytest.mark.parametrize("what", ["maps", "scores", "nothing"])
+def test_an_option_of_experiments_is_a_field(monkeypatch, tmp_path, what):
+    """Its word decides what a run records, what it refuses, and which maps are others."""
+    from fringe.bench.experiments import _spec
+
+    class Extended(experiments.ExperimentSpec):
+        flavour: Annotated[str, _spec.Changes(what)] = Field("plain", description="Taste of the maps.")
+
+    given = {**DIGITS, "n": 1, "methods": "ig", "metrics": "sparseness", "set": ["ig.steps=2"], "controls": False}
+    before = experiments.run_experiment(experiments.ExperimentSpec(**given), tmp_path)
+    monkeypatch.setattr(_spec, "ExperimentSpec", Extended)
+    plain, sour = (experiments.build_plan(Extended(**given, **more)) for more in ({}, {"flavour": "sour"}))
+    assert (plain.option("flavour"), sour.option("flavour")) == ("plain", "sour")
+    assert ("flavour" in sour.record()) == (what != "nothing")
+    same = experiments.run_experiment(plain, tmp_path)  # as before there was this option
+    assert same.manifest.settings == before.manifest.settings
+    if what == "nothing":
+        assert experiments.run_experiment(sour, tmp_path).manifest.settings == before.manifest.settings
+        return
+    with pytest.raises(InputError, match=r"with other settings \(flavour: plain, now sour\)"):
+        experiments.run_experiment(sour, tmp_path)
+    other = experiments.run_experiment(sour, tmp_path, amend=True)
+    assert (other.manifest.settings == before.manifest.settings) == (what == "scores")
+    assert experiments.read_results(tmp_path).manifest.plan["flavour"] == "sour"
+
+
 def test_what_a_run_stores_of_its_plan_can_be_read_again():
-    from fringe.bench.experiments import _plan, _records
+    from fringe.bench.experiments import _records
 
     spec = experiments.ExperimentSpec(**DIGITS, scene="gridpg", limits={"gridpg": 1}, model_output="logits")
     plan = dataclasses.replace(experiments.build_plan(spec), holdout=True, sample=False)
-    assert plan.record().keys() == {name.rstrip("?") for name in _records._ASKED}
-    assert set(_plan._SHARED) <= experiments.ExperimentSpec.model_fields.keys() & {
-        field.name for field in dataclasses.fields(plan)
-    }
+    assert plan.record().keys() == {name.rstrip("?") for name in _records._ASKED} | {"sample"}
 
 
 @pytest.mark.parametrize(("name", "kind"), [("explain", "ExplainSpec"), ("compare", "CompareSpec")])

@@ -30,7 +30,9 @@ def test_bad_settings_are_named(changes, message):
 
 
 def test_the_old_spelling_of_the_control_names_the_new_one():
-    with pytest.raises(fringe.InputError, match=r"method: 'diffusion' is a method of its own; write 'diffusion'"):
+    with pytest.raises(
+        fringe.InputError, match=r"method: 'diffusion' is a method of its own; write method='diffusion'"
+    ):
         get_method("fringe:diffusion")
 
 

@@ -101,22 +101,6 @@ def test_a_report_runs_nothing_that_the_folder_names(folder, installed, maps):
         assert ("Maps are left out: the run stored no maps" in page) == (maps == "not kept")
 
 
-def test_a_report_makes_maps_with_a_model_that_is_typed_and_only_with_that(folder, installed):
-    remove_maps(folder)
-    for typed, reason in (
-        (("--model", "well_known:main", "--preprocessing", "unit"), "--trust-code"),
-        (("--model", "other=embedded:digits"), "'other' is no model of the run; its models: digits"),
-        (("--model", "embedded:digit"), "no embedded model 'digit'"),
-    ):
-        refused = run("report", folder, *typed)
-        assert refused.exit_code == 2
-        assert reason in refused.output
-    assert ran(installed) == []
-    result = run("report", folder, "--model", "embedded:digits")
-    assert result.exit_code == 0, result.output
-    assert (folder / "report" / "figures" / "maps-first.png").exists()
-
-
 def test_a_plan_file_runs_nothing_without_trust_that_is_typed(tmp_path, installed):
     plan = tmp_path / "plan.toml"
     text = 'model = "net=well_known:main"\npreprocessing = "unit"\ndata = "embedded:digits:0:2"\n'
@@ -178,8 +162,6 @@ def test_half_a_character_in_the_name_of_a_file_stops_no_command(folder):
     for command in (("status",), ("status", "--json"), ("report",)):
         result = run(*command, folder)
         assert result.exit_code == 0, (command, result.output, result.exception)
-    refused = run("report", folder, "--model", "embedded:digits")
-    assert (refused.exit_code, type(refused.exception)) == (2, SystemExit), refused.output
     assert "half\\ud800" in run("status", folder).output
 
 
@@ -359,16 +341,6 @@ def test_absurd_settings_do_not_start_without_yes(tmp_path, name):
     assert re.search(r"error: --yes: the settings mean about \S+e\+\d+ forward and backward passes", result.output)
     assert "pass --yes to start all the same" in result.output
     assert not (tmp_path / "out").exists()
-
-
-def test_a_folder_s_absurd_settings_do_not_start_in_a_report(folder):
-    remove_maps(folder)
-    tamper(folder, lambda record: record["plan"]["methods"]["digits"]["ig"].update(steps=10**8))
-    result = run("report", folder, "--model", "embedded:digits")
-    assert result.exit_code == 2
-    assert "--yes: the settings mean about 1.8e+09 forward and backward passes, 2e+08 for a map by ig" in result.output
-    again = run("report", folder, "--model", "embedded:digits", "--yes")
-    assert "is not what the run used" in again.output  # it went on, to the next check
 
 
 def test_yes_starts(tmp_path):

@@ -1,5 +1,6 @@
 """Control maps: closed forms, and numbers that belong to an image."""
 
+import dataclasses
 import math
 
 import numpy as np
@@ -16,9 +17,11 @@ from fringe.evaluation import (
     compare,
     compare_with_controls,
     control_candidates,
-    control_tests,
+    estimate,
+    holm,
     map_controls,
     summarise,
+    summary,
     tidy,
     with_controls,
 )
@@ -135,11 +138,26 @@ class TestControlsOfAMap:
         tests = compare_with_controls(scores, ["edge", "power(1.5):ig"], "higher", "mean", 0)
         assert (tests["ig"].control, tests["other"].control) == ("power(1.5):ig", "edge")
         named, words = {(method, ""): column for method, column in scores.items()}, {"": ("higher", "mean")}
-        adjusted = control_tests(named, ["edge", "power(1.5):ig"], words, 0)
-        better = {method: test.better for (method, _), test in adjusted.items()}
-        assert better == {"ig": False, "other": True}
+        found = summary(named, ["edge", "power(1.5):ig"], words, 0)
+        better = {method: one.test and one.test.better for (method, _), one in found.items()}
+        assert better == {"ig": False, "other": True, "edge": None, "power(1.5):ig": None}
         nested = {"smooth(3):ig": base, "power(1.5):smooth(3):ig": base + 1}
         assert compare_with_controls(nested, ["power(1.5):smooth(3):ig"], "higher", "mean", 0)["smooth(3):ig"].p == 1
+
+    def test_a_summary_has_the_estimate_of_each_metric_with_its_own_groups(self):
+        rng = np.random.default_rng(4)
+        scores = {(method, metric): rng.normal(size=12) for method in ("ig", "edge") for metric in ("a", "b", "c")}
+        words = {"a": ("higher", "mean"), "b": ("lower", "median"), "c": ("higher", "mean")}
+        pairs, nets = [f"{i // 2}" for i in range(12)], [f"n{i % 3}" for i in range(12)]
+        groups = {"b": {"clusters": pairs}, "c": {"clusters": pairs, "networks": nets}}
+        found = summary(scores, ["edge"], words, 3, groups)
+        assert list(found) == list(scores)
+        for key, column in scores.items():
+            alone = estimate(column, 3, words[key[1]][1], **groups.get(key[1], {}))
+            together = dataclasses.astuple(found[key].estimate)
+            assert together[:-1] == pytest.approx(dataclasses.astuple(alone)[:-1], rel=1e-12)
+        tests = {metric: found["ig", metric].test for metric in words}
+        assert [test.adjusted for test in tests.values()] == holm([test.p for test in tests.values()])
 
     def test_a_score_of_the_ranking_is_not_marked_for_a_sharper_map(self):
         """Which has the same one: of the scores of most images nothing moves, so it is no rival."""

@@ -57,7 +57,7 @@ class FRInGe(Attributor):
     many_targets = True
     needs_classes = True
     presets: ClassVar = {
-        "fast": {"tau": 0.32, "delta_euc": "long", "halvings": "line", "quadrature_rtol": 3e-2},
+        "fast": {"tau": 0.16, "delta_euc": "long", "halvings": "line", "quadrature_rtol": 5e-2},
         "focused": {"focus": "cam"},
     }
     binary: ClassVar[bool] = False
@@ -132,7 +132,7 @@ class FRInGe(Attributor):
     def preset(cls, name: str, /) -> Self:
         place = Diffusion.name if name == Diffusion.name else new_spelling(name)
         if name not in cls.presets and place:
-            raise InputError(f"{name!r} is a method of its own", argument="preset", hint=f"write {place!r}")
+            raise InputError(f"{name!r} is a method of its own", argument="preset", hint=f"write method={place!r}")
         return super().preset(name)
 
     def path(self, entries: int) -> FisherRaoPath:

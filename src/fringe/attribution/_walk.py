@@ -1,10 +1,8 @@
 """The loop over the steps of FRInGe's paths, with the sums along them and the halves of segments whose sum is off."""
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -230,31 +228,29 @@ class Walk:
 def integrate_line(problem: Problem, path: PathIntegral, ends: Tensor, rtol: float) -> PathIntegral:
     """Return the integrals along the straight lines to the ``ends`` (B, *S) of paths, with what was measured on these.
 
-    By the rule of Gauss and Legendre, with more points where the sum misses more than ``rtol`` of the change of the
-    score.
+    By the rule of Gauss and Legendre, with more points for each class of an image whose sum misses more than ``rtol``
+    of the change of the score.
     """
 
     def of(part: Problem, to: Tensor, count: int) -> PathIntegral:
         return integrate(StraightLine(part.inputs, to, *quadrature_nodes("gausslegendre", count)), part)
 
     line = of(problem, ends, FEW_POINTS)
-    off = (line.rule_residual > rtol).any(1).nonzero()[:, 0]
-    if len(off):
-        line = _with_rows(line, off.tolist(), of(problem.select(off), ends[off], MORE_POINTS))
+    off = (line.residual > rtol).view(len(ends), -1)
+    rows = off.any(1).nonzero()[:, 0]
+    if len(rows):
+        more, values, gap = of(problem.select(rows), ends[rows], MORE_POINTS), line.values.clone(), line.gap.clone()
+        is_off = off[rows].view_as(more.gap)
+        gap[rows] = torch.where(is_off, more.gap, gap[rows])
+        values[rows] = torch.where(is_off.view(*is_off.shape, *[1] * (ends.dim() - 1)), more.values, values[rows])
+        paths, finite = list(line.trajectories or ()), list(line.finite)
+        for i, row in enumerate(rows.tolist()):
+            finite[row] = more.finite[i]
+            if more.trajectories is not None:  # whose sums end at the maps that count
+                record = more.trajectories[i]
+                rest = values[row].to(record.cumulative) - record.cumulative[-1]
+                share = torch.linspace(0, 1, len(record.cumulative)).view(-1, *[1] * rest.dim()).to(rest)
+                paths[row] = replace(record, cumulative=record.cumulative + share * rest)
+        line = replace(line, values=values, gap=gap, finite=finite, trajectories=tuple(paths) if paths else None)
     finite = [a and b for a, b in zip(path.finite, line.finite, strict=True)]
     return replace(line, steps=path.steps, stats=path.stats, finite=finite)
-
-
-def _with_rows(result: PathIntegral, rows: Sequence[int], other: PathIntegral) -> PathIntegral:
-    """The result, with these rows of another one."""
-    tensors: dict[str, Tensor] = {}
-    for name in ("values", "endpoint_score", "gap"):
-        tensors[name] = getattr(result, name).clone()
-        tensors[name][list(rows)] = getattr(other, name)
-    places = {row: i for i, row in enumerate(rows)}
-
-    def choose(one: Sequence[Any], two: Sequence[Any]) -> list[Any]:
-        return [two[places[i]] if i in places else value for i, value in enumerate(one)]
-
-    trajectories = result.trajectories and tuple(choose(result.trajectories, other.trajectories or ()))
-    return replace(result, **tensors, finite=choose(result.finite, other.finite), trajectories=trajectories)

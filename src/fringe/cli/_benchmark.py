@@ -11,7 +11,7 @@ import typer
 from fringe._files.disk import write_files
 from fringe._strings.formats import plain, to_json
 from fringe._strings.names import read_list
-from fringe.cli._console import Exit, exit_on_error, require_consent, resumable, say, show, typed, warn
+from fringe.cli._console import Exit, exit_on_error, resumable, say, show, typed, warn
 from fringe.cli._options import AsJson, RunFolder, with_options
 from fringe.errors import InputError
 
@@ -75,40 +75,35 @@ def status(run: RunFolder, as_json: AsJson = False) -> None:
     raise typer.Exit(Exit.SOME_FAILED if any(cell["failed"] for cell in cells) else Exit.DONE)
 
 
-@with_options("fringe.bench.report:ReportSpec", "fringe.cli._runs:ReportModels", notes={"device": "default: auto"})
-def report(given: dict[str, Any], how: dict[str, Any], run: RunFolder) -> None:
+@with_options("fringe.bench.report:ReportSpec")
+def report(
+    given: dict[str, Any],
+    run: RunFolder,
+    out: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Folder of the report. Default: RUN/report, or a folder in it.")
+    ] = None,
+) -> None:
     """Write tables and one HTML page from the scores of a run.
 
     The tables are in Markdown, LaTeX and CSV.
 
-    No model or code that the folder names is loaded. Maps are stored ones, or are made by the model of --model.
+    No model or code that the folder names is loaded, and nothing is computed. Maps are those that the run stored.
 
     Exit codes: 0 written, 1 a file cannot be written, 2 wrong usage, 130 interrupted.
     """
     with exit_on_error("bench"):
-        from fringe.bench.experiments import ExperimentSpec, ModelSource, Store, manifests, read_results
-        from fringe.bench.report import EXAMPLES, ReportSpec, label_models, recorded_methods, write_report
-        from fringe.cli._runs import ReportModels
-        from fringe.evaluation import planned_work
+        from fringe.bench.experiments import Store, manifests, read_results
+        from fringe.bench.report import ReportSpec, write_report
 
-        options = ReportModels(**how)
-        what: dict[str, Any] = {"device": "auto", **given}
-        ReportSpec(**what)  # a wrong value is refused before the run is read
-        store, only, out = Store(run, create=False), what.pop("plan", None), options.out
-        plans = manifests(store) if only is None else {only: read_results(store, only).manifest}
+        ReportSpec(**given)  # a wrong value is refused before the run is read
+        only = given.pop("plan", None)
+        store = Store(run, create=False)
+        plans = list(manifests(store)) if only is None else [read_results(store, only).manifest.name]
         if not plans:
             raise InputError(f"{str(store.root)!r} holds no plan yet", argument="run")
-        specs = ExperimentSpec(model=options.model).model if options.model else {}
-        as_given = options.preprocessing, options.trust_code, None, options.model_output
-        labels = list(dict.fromkeys(label for one in plans.values() for label in one.settings))
-        models = label_models({label: ModelSource(spec, *as_given) for label, spec in specs.items()}, labels)
-        made_by = {name: {m: source for m, source in models.items() if m in plans[name].settings} for name in plans}
-        pairs = [(plans[name], model) for name, of_plan in made_by.items() for model in of_plan]
-        work = [one for pair in pairs for one in planned_work(recorded_methods(*pair), {}, 3 * EXAMPLES)]
-        require_consent(work if given.get("grid", True) else [], yes=options.yes, quiet=False)
-        for name, of_plan in made_by.items():
+        for name in plans:
             folder = out / name if out is not None and len(plans) > 1 else out
-            say(f"report: {write_report(store, folder, plan=name, models=of_plan, **what).page}")
+            say(f"report: {write_report(store, folder, plan=name, **given).page}")
 
 
 CARD = "fringe.cli._runs:CardOptions"

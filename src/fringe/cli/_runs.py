@@ -1,7 +1,7 @@
 """Options of runs, their progress, and how they ended."""
 
 import tomllib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
@@ -9,18 +9,17 @@ from typing import Annotated, Any, TypeVar
 from annotated_types import Ge, Lt
 
 from fringe._files.disk import require_inside
-from fringe._network.outputs import OutputKind
 from fringe._strings.formats import to_json
 from fringe._strings.names import read_pair
 from fringe.bench.experiments import (
     Callbacks,
     ExperimentSpec,
     Plan,
-    Resolved,
     RunOptions,
     RunResult,
     Store,
     describe_run,
+    make_maps,
     planned_work_of,
     run_plan,
     run_record,
@@ -77,19 +76,6 @@ def _plain_value(text: str) -> Any:
         return text.strip()
 
 
-class ReportModels(Options):
-    """Where a report goes, and with which models it makes maps."""
-
-    out: Annotated[Path | None, Doc("Folder of the report. Default: RUN/report, or a folder in it.")] = None
-    model: Annotated[
-        tuple[str, ...], Doc("SPEC or LABEL=SPEC: makes the maps that were not stored; may be repeated.")
-    ] = ()
-    preprocessing: Annotated[str | None, Doc("Preprocessing of that model.")] = None
-    model_output: Annotated[OutputKind, Doc("What that model returns.")] = "auto"
-    trust_code: Annotated[bool, Doc("Allow that model's author to run code.")] = False
-    yes: Annotated[bool, Doc(YES)] = False
-
-
 class BenchmarkOptions(Options):
     """What a benchmark does beside its scores."""
 
@@ -130,14 +116,16 @@ def run_plans(plans: Sequence[Plan], options: RunFlags) -> tuple[Exit, list[RunR
     return Exit.SOME_FAILED if any(result.partial for result in results) else Exit.DONE, results
 
 
-def report_plan(options: RunFlags, resolved: Resolved, *, reference: str | None = None, **more: Any) -> list[str]:
-    """Write the report of a plan that was just run, with ``more`` arguments of it; what failed is stated in it."""
-    from fringe.bench.report import write_report  # draws, which takes a second to load
+def report_plan(options: RunFlags, result: RunResult, *, reference: str | None = None) -> list[str]:
+    """Make the maps of the examples of a plan that was just run, and write its report; what failed is stated in it."""
+    from fringe.bench.report import examples_of, write_report  # draws, which takes a second to load
 
-    store, same = Store(options.out, create=False), options.model_dump(include={"device", "batch_size"})
-    same |= {"plan": resolved.plan.name, "reference": reference, "allow_partial": True}
-    written = write_report(store, resolve=lambda: resolved, **same, **more)
-    if not options.as_json and not resolved.manifest.scenes:  # whose scores are pooled over networks
+    manifest = result.resolved.manifest
+    with Progress("maps of examples", None, quiet=options.as_json) as bar:
+        make_maps(result, options, examples_of(result.results, reference), Callbacks.of(bar))
+    store = Store(options.out, create=False)
+    written = write_report(store, plan=manifest.name, reference=reference, allow_partial=True)
+    if not options.as_json and not manifest.scenes:  # whose scores are pooled over networks
         marks = ("Values", "*", NOT_BETTER, "not tested")  # the report explains the rest
         notes = ([note for note in table.notes if note.startswith(marks)] for table in written.tables)
         show(replace(table, notes=some) for table, some in zip(written.tables, notes, strict=True))
@@ -145,24 +133,13 @@ def report_plan(options: RunFlags, resolved: Resolved, *, reference: str | None 
     return [str(path) for path in written.paths]
 
 
-def run_and_report(
-    plan: Plan,
-    options: RunFlags,
-    *,
-    report: bool,
-    draw: Callable[[Resolved], Sequence[Path]] = lambda resolved: (),
-    **more: Any,
-) -> Exit:
-    """Run a plan, then write its report, with ``more`` arguments of :func:`report_plan`, and draw its figures."""
+def run_and_report(plan: Plan, options: RunFlags, *, report: bool, reference: str | None = None) -> Exit:
+    """Run a plan, then write its report."""
     code, results = run_plans([plan], options)
     paths, url = list[str](), url_of(options.out)
     if report and url is not None:
         options.print_text(f"a report is written on this machine: fringe report {url} --out FOLDER")
-    elif code in FINISHED:
-        resolved = results[0].resolved
-        paths += report_plan(options, resolved, **more) if report else []
-        figures = [str(path) for path in draw(resolved)]
-        paths += figures
-        options.print_text("\n".join(f"figure: {path}" for path in figures if path.endswith(".png")))
+    elif report and code in FINISHED:
+        paths = report_plan(options, results[0], reference=reference)
     options.print_json({**run_record(results[0]), "report": paths})
     return code

@@ -33,14 +33,15 @@ from fringe.evaluation._statistics import (
     ControlTest,
     Difference,
     Estimate,
+    Summary,
     compare_with_controls,
-    control_tests,
     estimate,
     estimate_all,
     holm,
     is_rival,
     paired,
     paired_all,
+    summary,
     too_few,
 )
 from fringe.evaluation._validity import (

@@ -27,8 +27,7 @@ from fringe.evaluation._evaluator import Evaluator, MethodResult, Methods, Progr
 from fringe.evaluation._statistics import (
     NOT_BETTER,
     NOT_BETTER_MEANS,
-    control_tests,
-    estimate,
+    summary,
     too_few,
 )
 from fringe.inputs import ModelInputs, Request, image_inputs, image_scale, open_model
@@ -242,17 +241,17 @@ def summarise(
     controls = [method for (method, _), group in groups.items() if group[0]["control"]]
     words: dict[str, tuple[Direction, Aggregate]] = {k: (m.direction, m.aggregate) for k, m in metrics.items()}
     shared = {label: {"clusters": clusters} for label in metrics}
-    tests = control_tests(scores, list(dict.fromkeys(controls)), words, seed, shared)
+    found = summary(scores, list(dict.fromkeys(controls)), words, seed, shared)
     more = {} if clusters is None else {"clusters": len({*clusters})}
     return [
         {
             "method": method,
             "control": group[0]["control"],
             "metric": metric,
-            **asdict(estimate(scores[method, metric], seed, metrics[metric].aggregate, clusters=clusters)),
+            **asdict(found[method, metric].estimate),
             "images": len(group),
             **more,
-            "better_than_controls": tests[method, metric].better if (method, metric) in tests else None,
+            "better_than_controls": None if (test := found[method, metric].test) is None else test.better,
             "flagged": sum(bool(row["flags"]) for row in group),
             "flags": dict(Counter(flag for row in group for flag in row["flags"])),
         }
@@ -417,8 +416,10 @@ def compare(
         finite = x.isfinite().flatten(1).all(1) & problem.logits.isfinite().all(1)
         if bad := (~finite).nonzero()[:, 0].tolist():
             raise InputError(f"inputs: images {bad} hold NaN or infinity, or their logits do; leave them out")
-        methods_used = [candidate.method for candidate in candidates if candidate.method is not None]
-        verify(problem, {method.jvp_use(problem) for method in methods_used if method.uses_gradients})
+        used = [candidate.method for candidate in candidates if candidate.method is not None]
+        used = [method for method in used if method.uses_gradients]
+        has_sum = all(method.is_complete for method in used)
+        verify(problem, {method.jvp_use(problem) for method in used}, has_sum=has_sum)
         with shown(progress is True, "comparing") as bar:
             drawn: Progress | None = None if bar is None else lambda what, done, total: bar(done, total, what)
             report = drawn if isinstance(progress, bool) else progress

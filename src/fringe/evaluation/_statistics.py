@@ -2,7 +2,7 @@
 flipping signs, and tests against controls."""
 
 import math
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, get_args
@@ -18,10 +18,9 @@ LEVEL = 0.95
 RESAMPLES = 1000
 #: Numbers that are resampled in one go; memory grows with them, results do not depend on them.
 _RESAMPLED_AT_ONCE = 2_500_000
-#: Long columns that are resampled, or get their signs, at once; memory grows with them, results do not depend on them.
+#: Long columns that get their signs at once; memory grows with them, results do not depend on them.
 _TOGETHER = 48
-#: Scores from which on the means of several columns are resampled together, which is sooner: see :func:`intervals`.
-#: From as many differences on, the signs are those of a group.
+#: From as many differences on, the signs are those of a random group.
 MANY = 10_000
 
 
@@ -69,27 +68,21 @@ def intervals(
     seed: int,
     groups: Sequence[Groups | None],
 ) -> list[tuple[float, float]]:
-    """:func:`interval` of the finite numbers of each of several columns. The means of many numbers are resampled
-    together, which is sooner, and the same but for rounding where all are finite. Where some are not, these are drawn,
-    too, and do not count: so columns that lack different numbers share their draws."""
-    result, by_size = list[tuple[float, float]](), dict[int, list[int]]()
+    """:func:`interval` of the finite numbers of each of several columns. The means of columns with as many finite
+    numbers have the same draws, and are one product of matrices."""
+    result, by_size = list[tuple[float, float]](), dict[int, list[tuple[int, NDArray[np.float64]]]]()
     for index, (column, summary, group) in enumerate(zip(columns, summaries, groups, strict=True)):
         finite = finite_of(column)
-        together = group is None and summary == "mean" and finite.size >= MANY and finite.min() < finite.max()
+        together = group is None and summary == "mean" and finite.size > 1 and finite.min() < finite.max()
         result.append((math.nan, math.nan) if together else interval(finite, summary, seed, group))
         if together:
-            by_size.setdefault(column.size, []).append(index)
-    for n, indices in by_size.items():
-        for some in (indices[start : start + _TOGETHER] for start in range(0, len(indices), _TOGETHER)):
-            values = np.stack([columns[index] for index in some], axis=1)
-            known, means = np.isfinite(values).astype(np.float64), list[NDArray[np.float64]]()
-            values[known == 0] = 0.0
-            for counts in _drawn(n, seed):
-                weights = counts.astype(np.float64)
-                means.append(weights @ values / (n if known.all() else weights @ known))
-            ends = np.percentile(np.concatenate(means), [50 * (1 - LEVEL), 50 * (1 + LEVEL)], axis=0)
-            for index, low, high in zip(some, *ends.tolist(), strict=True):
-                result[index] = low, high
+            by_size.setdefault(finite.size, []).append((index, finite))
+    for n, known in by_size.items():
+        values = np.stack([finite for _, finite in known], axis=1)
+        means = np.concatenate([counts.astype(np.float64) @ values / n for counts in _counts(n, seed)])
+        ends = np.percentile(means, [50 * (1 - LEVEL), 50 * (1 + LEVEL)], axis=0)
+        for (index, _), low, high in zip(known, *ends.tolist(), strict=True):
+            result[index] = low, high
     return result
 
 
@@ -108,16 +101,14 @@ def _summaries(
 
 @lru_cache(maxsize=2)
 def _counts(n: int, seed: int) -> tuple[NDArray[np.uint8], ...]:
-    """:func:`_drawn`, in memory for the next column."""
-    return tuple(_drawn(n, seed))
-
-
-def _drawn(n: int, seed: int) -> Iterator[NDArray[np.uint8]]:
-    """How often each of n numbers is in each of RESAMPLES resamples, (rows, n) at a time: one byte a number."""
+    """How often each of n numbers is in each of RESAMPLES resamples, (rows, n) at a time: one byte a number. In memory
+    for the next column."""
     rng, rows = np.random.default_rng(seed), max(1, _RESAMPLED_AT_ONCE // n)
+    parts = list[NDArray[np.uint8]]()
     for start in range(0, RESAMPLES, rows):
         drawn = rng.integers(0, n, (min(rows, RESAMPLES - start), n))
-        yield np.stack([np.bincount(row, minlength=n).astype(np.uint8) for row in drawn])
+        parts.append(np.stack([np.bincount(row, minlength=n).astype(np.uint8) for row in drawn]))
+    return tuple(parts)
 
 
 # -- p-values by flipping signs ---------------------------------------------------------------------------------------
@@ -268,8 +259,7 @@ def estimate(
     """Estimate the mean or median with a 95 % percentile bootstrap interval (Efron 1979; 1000 resamples).
 
     The resamples depend only on ``seed`` and the number of finite scores. So methods with the same number of scores
-    have the same resamples; from 10,000 scores on, methods of the same images do. The interval of equal scores has no
-    width.
+    have the same resamples. The interval of equal scores has no width.
 
     Args:
         scores: Scores (n,), None or not finite where there is none.
@@ -564,21 +554,47 @@ def finite_of(values: NDArray[np.float64]) -> NDArray[np.float64]:
     return values if values.ndim == 1 and known.all() else values[known]
 
 
-def control_tests(
+@dataclass(frozen=True)
+class Summary:
+    """What is known of a method, or a control, under a metric: the ``estimate`` of its scores, and of a method the
+    ``test`` against the controls; None where nothing was tested."""
+
+    estimate: Estimate
+    test: ControlTest | None = None
+
+
+def summary(
     scores: Mapping[tuple[str, str], Column],
     controls: Collection[str],
     metrics: Mapping[str, tuple[Direction, Aggregate]],
     seed: int,
     groups: Mapping[str, Mapping[str, Labels | None]] | None = None,
-) -> dict[tuple[str, str], ControlTest]:
-    """:func:`compare_with_controls` under every metric, with p that are adjusted for their number (:func:`holm`).
-    ``scores`` and tests are by method and metric, ``groups`` are the clusters and networks by metric."""
-    tests: dict[tuple[str, str], ControlTest] = {}
+) -> dict[tuple[str, str], Summary]:
+    """The summaries that every table is made of.
+
+    Args:
+        scores: A score an image, by the labels of the method or control and of the metric.
+        controls: Which of the methods are controls.
+        metrics: What is better, and what is estimated, by label.
+        seed: Keys the bootstrap and the random signs.
+        groups: The ``clusters`` and ``networks`` of the images by metric, as for :func:`estimate`.
+
+    Returns:
+        The summaries by method and metric, in the order of ``scores``. The tests are those of
+        :func:`compare_with_controls`, with p that are adjusted for the number of them (:func:`holm`).
+    """
+    known, tests, estimates = groups or {}, dict[tuple[str, str], ControlTest](), dict[tuple[str, str], Estimate]()
     for label, words in metrics.items():
         columns = {method: _as_column(method, column) for (method, of), column in scores.items() if of == label}
-        compared = compare_with_controls(columns, controls, *words, seed, **(groups or {}).get(label, {}))
+        compared = compare_with_controls(columns, controls, *words, seed, **known.get(label, {}))
         tests |= {(method, label): test for method, test in compared.items()}
     adjusted = holm([test.p for test in tests.values()])
-    return {
-        key: replace(test, adjusted=p, count=len(tests)) for (key, test), p in zip(tests.items(), adjusted, strict=True)
-    }
+    for key, p in zip(list(tests), adjusted, strict=True):
+        tests[key] = replace(tests[key], adjusted=p, count=len(tests))
+    of = {label: known.get(label, {}).get("networks") for label in metrics}
+    networks = {label: () if one is None else tuple(one) for label, one in of.items()}
+    for some in dict.fromkeys(networks.values()):  # columns of the same networks are resampled together
+        keys = [key for key in scores if networks[key[1]] == some]
+        every = [(scores[m, k], metrics[k][1], known.get(k, {}).get("clusters")) for m, k in keys]
+        estimates |= dict(zip(keys, estimate_all(every, seed, networks=some or None), strict=True))
+    return {key: Summary(estimates[key], tests.get(key)) for key in scores}

@@ -99,8 +99,7 @@ def test_the_global_generator_is_not_moved():
 def test_the_resamples_of_many_scores_are_those_of_few_drawn_at_once(monkeypatch, summary):
     scores = np.random.default_rng(5).gamma(2.0, size=501).round(2)  # with ties
     one_by_one = estimate(scores, 3, summary)
-    monkeypatch.setattr(intervals, "MANY", 2)
-    monkeypatch.setattr(intervals, "_TOGETHER", 2)  # three columns are two chunks
+    intervals._counts.cache_clear()
     monkeypatch.setattr(intervals, "_RESAMPLED_AT_ONCE", 100_000)  # a thousand resamples are six parts
     assert estimate(scores, 3, summary).low == pytest.approx(one_by_one.low, rel=1e-14)
     assert estimate(scores, 3, summary).high == pytest.approx(one_by_one.high, rel=1e-14)
@@ -109,17 +108,6 @@ def test_the_resamples_of_many_scores_are_those_of_few_drawn_at_once(monkeypatch
         alone = estimate(column, 3, summary)
         assert (together.low, together.high) == pytest.approx((alone.low, alone.high), rel=1e-14)
     assert sum(part.sum() for part in intervals._counts(501, 3)) == 501 * fringe.evaluation.RESAMPLES
-
-
-def test_many_images_are_drawn_with_those_that_have_no_score(monkeypatch):
-    """The mean of each resample is taken over the drawn images with a score, whichever these are."""
-    monkeypatch.setattr(intervals, "MANY", 300)
-    rng = np.random.default_rng(6)
-    columns = [np.where(rng.random(501) < share, np.nan, rng.normal(size=501)) for share in (0.0, 0.1, 0.3)]
-    drawn = np.random.default_rng(3).integers(0, 501, (1000, 501))
-    found = fringe.evaluation.estimate_all([(column, "mean", None) for column in columns], 3)
-    for one, column in zip(found, columns, strict=True):
-        assert (one.low, one.high) == pytest.approx(np.percentile(np.nanmean(column[drawn], 1), [2.5, 97.5]), rel=1e-12)
 
 
 CLUSTERS = [f"c{i // 3:02d}" for i in range(24)]
@@ -151,9 +139,7 @@ def test_clusters_and_networks_are_drawn_whole(summary, several):
     assert made.mean == pytest.approx(GROUPED.mean())
 
 
-@pytest.mark.parametrize("many", [2, 10_000])
-def test_columns_together_are_each_column_by_itself_whether_they_are_clustered_or_not(monkeypatch, many):
-    monkeypatch.setattr(intervals, "MANY", many)
+def test_columns_together_are_each_column_by_itself_whether_they_are_clustered_or_not():
     holed = np.where(np.arange(24) % 5 == 0, np.nan, GROUPED)
     columns = [
         (GROUPED, "mean", CLUSTERS),

@@ -76,7 +76,7 @@ def run(tmp_path_factory):
     store = runs.store_of(tmp_path_factory.mktemp("page") / "run", about, scores, verdict=verdict, flags=flags)
     found = runs.results(about, scores, curves=curves, verdict=verdict, flags=flags)
     tables = tuple(build_table(found, model) for model in found.models)
-    report = build_report(Store(store.root), found, tables, None, {}, (f"fringe benchmark {EVIL}",))
+    report = build_report(Store(store.root), found, tables, False, {}, (f"fringe benchmark {EVIL}",))
     return tables, report, html_page(report)
 
 

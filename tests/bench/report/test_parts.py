@@ -19,7 +19,7 @@ METHODS = ("fringe", "ig", "sg")
 
 
 def ranked(lead, metrics=MAS, methods=METHODS, **more):
-    """A run in which fringe is ahead of every rival by ``lead`` (n,) under every metric."""
+    """A run in which fringe is ahead of every rival by ``lead`` (n,) under every metric; its model and reference."""
     about = runs.manifest(methods, metrics, len(lead), **more)
     scores = {}
     for metric in metrics:
@@ -28,7 +28,7 @@ def ranked(lead, metrics=MAS, methods=METHODS, **more):
             column = 0.5 + (sign * np.asarray(lead) if method == "fringe" else 0.0 * np.asarray(lead))
             scores["net", method, metric] = list(column[: about.metrics[metric]["limit"]])
     found = runs.results(about, scores)
-    return found, build_table(found, "net")
+    return found, "net", "fringe"
 
 
 def test_strong_typical_and_failing_images_are_chosen_by_the_lead():
@@ -61,14 +61,15 @@ def test_no_image_is_shown_as_a_strength_where_there_is_none():
 
 
 def test_the_forest_shows_the_table_s_differences():
-    found, table = ranked([0.1, 0.2, -0.1, 0.3])
+    found, *_ = ranked([0.1, 0.2, -0.1, 0.3])
+    table = build_table(found, "net")
     figure = forest(table)
     drawn = {line.get_gid(): line.get_xdata()[0] for line in figure.axes[0].lines if line.get_gid()}
     assert drawn["value ig"] == pytest.approx(np.mean([0.1, 0.2, -0.1, 0.3]))
     panels = [axes.get_title(loc="left") for axes in figure.axes if axes.get_title(loc="left")]
     assert panels == ["MAS insertion", "MAS deletion", "Insertion AUC", "Deletion AUC"]
     assert forest(build_table(found, "net", "fringe")) is not None
-    assert forest(ranked([0.1, 0.2], methods=("fringe",))[1]) is None
+    assert forest(build_table(ranked([0.1, 0.2], methods=("fringe",))[0], "net")) is None
 
 
 def test_a_metric_under_which_nobody_can_be_compared_has_no_panel():
@@ -107,8 +108,8 @@ def test_curves_of_images_of_different_sizes_are_brought_to_one_length():
 
 
 def test_a_run_without_curves_has_no_figure_of_them():
-    found, table = ranked([0.1, 0.2])
-    assert curves(found, table) == {}
+    found, *_ = ranked([0.1, 0.2])
+    assert curves(found, build_table(found, "net")) == {}
 
 
 def test_costs_are_means_over_the_images_that_have_a_map():

@@ -1,8 +1,10 @@
 """A report of a run on disk: what is written, what is refused, and where the maps come from."""
 
 import dataclasses
+import shutil
 
 import numpy as np
+import polars as pl
 import pytest
 import report_toys as runs
 import torch
@@ -13,16 +15,18 @@ from fringe.bench.experiments import (
     ModelSource,
     Plan,
     PlanModel,
+    Results,
     RunOptions,
     Store,
+    TaskRunner,
+    make_maps,
     read_results,
     run_plan,
 )
 from fringe.bench.report import write_report
-from fringe.bench.report._maps import MapSource, TaskRunner, load_experiment, load_maps
+from fringe.bench.report._maps import examples_of, load_maps
 from fringe.errors import InputError
 from fringe.metrics import METRICS
-from score_records import records_of_cell, results_from
 
 pytestmark = pytest.mark.usefixtures("small_figures")
 
@@ -130,7 +134,6 @@ def test_one_method_alone_has_a_report(tmp_path):
 # With the network that travels with the package
 
 SHARED = ("mas_insertion", "mas_deletion", "insertion", "deletion")
-DIGITS = {"digits": ModelSource("embedded:digits")}
 
 
 def plan(n=8):
@@ -172,47 +175,43 @@ def grids(folder):
     return sorted(path.name for path in (folder / "figures").iterdir() if path.name.startswith("maps"))
 
 
-def test_maps_are_made_again_as_the_run_made_them_and_kept(digits, tmp_path, monkeypatch):
+def test_the_maps_of_examples_are_made_as_the_run_made_them_once(digits, tmp_path, monkeypatch):
     folder, _ = digits
-    bare, kept = Store(folder / "bare", create=False), Store(folder / "kept", create=False)
-    write_report(bare, tmp_path / "out", models=DIGITS)
-    assert grids(tmp_path / "out") == ["maps-failures.png", "maps-strong.png", "maps-typical.png"]
-    results = read_results(bare)
-    digests = [image["digest"] for image in results.manifest.images]
+    shutil.copytree(folder / "bare", tmp_path / "bare")
+    finished = run_plan(plan(), tmp_path / "bare", RunOptions())
+    images = examples_of(finished.results)
+    make_maps(finished, RunOptions(), images)
+    bare, kept = Store(tmp_path / "bare", create=False), Store(folder / "kept", create=False)
+    assert len(images["digits"]) == 8  # of 8 images, at most 9 are picked
     for method in ("ig", "sg"):
-        setting = results.manifest.setting_key("digits", method)
-        made, theirs = bare.load_maps(setting, digests), kept.load_maps(setting, digests)
-        assert len(theirs) == 8
-        assert len(made) == 8  # of 8 images, at most 9 are picked
+        setting = finished.results.manifest.setting_key("digits", method)
+        made, theirs = (store.load_maps(setting, images["digits"]) for store in (bare, kept))
+        assert len(made) == len(theirs) == 8
         for image, again in made.items():
             torch.testing.assert_close(again.values, theirs[image].values, rtol=1e-4, atol=1e-6)
+    write_report(bare, tmp_path / "out")
+    assert grids(tmp_path / "out") == ["maps-failures.png", "maps-strong.png", "maps-typical.png"]
+    assert read_results(bare).frame.equals(finished.results.frame)  # what was scored is what it was
 
-    def never(self, unit):
+    def never(self, *_):
         raise AssertionError("maps that are kept are not made again")
 
     monkeypatch.setattr(TaskRunner, "perform", never)
+    make_maps(finished, RunOptions(), images)
     first = {name: (tmp_path / "out" / "figures" / name).read_bytes() for name in grids(tmp_path / "out")}
-    write_report(bare, tmp_path / "again", models=DIGITS)
+    write_report(bare, tmp_path / "again")
     assert {name: (tmp_path / "again" / "figures" / name).read_bytes() for name in first} == first
 
 
 def test_images_are_those_that_the_model_saw(kept):
     store, results, digests, resolved = kept
-    shown = load_maps(results, "digits", digests[:2], MapSource(store, lambda model: resolved))
+    shown = load_maps(results, "digits", digests[:2], store)
     assert shown.class_names == tuple("0123456789")
     for digest in digests[:2]:
         ref = resolved.pictures[digest].ref
         pixels = np.asarray(ref.open(channels=1).image.resize((32, 32), 2)) / 255
         np.testing.assert_allclose(shown.images[digest][..., 0], pixels, atol=1e-6)
         assert shown.maps["ig"][digest].shape == (1, 32, 32)
-
-
-def test_another_setting_than_the_run_s_makes_no_maps(kept):
-    found = kept[1].manifest.record()
-    found["settings"]["digits"]["ig"]["method"]["steps"] = 5
-    other = type(kept[1].manifest).from_record(found)
-    with pytest.raises(InputError, match=r"ig on digits is not what the run used \(method.steps: 5, now 4\)"):
-        load_experiment(other, "digits", DIGITS["digits"])
 
 
 def test_kept_maps_are_drawn_without_the_model(digits, tmp_path, monkeypatch):
@@ -226,84 +225,50 @@ def test_kept_maps_are_drawn_without_the_model(digits, tmp_path, monkeypatch):
     assert "Maps are left out" not in page
 
 
-def test_without_kept_maps_and_without_a_model_there_is_no_grid_but_a_reason(digits, tmp_path):
+def test_without_kept_maps_there_is_no_grid_but_a_reason(digits, tmp_path):
     run_plan(plan(n=2), tmp_path / "bare", RunOptions())
     page = write_report(Store(tmp_path / "bare"), tmp_path / "out").page.read_text(encoding="utf-8")
-    assert "Maps are left out: the run stored no maps" in page
-    assert "name the model digits yourself to have them computed" in page
+    assert "Maps are left out: the run stored no maps of these images; run the benchmark again" in page
 
 
 def test_a_kept_map_of_another_size_is_not_drawn(kept, monkeypatch):
     store, results, (image, *_), _ = kept
     found = store.load_maps(results.manifest.setting_key("digits", "ig"), [image])[image]
     wrong = {image: dataclasses.replace(found, values=found.values[:, :5])}
-    monkeypatch.setattr(store, "load_maps", lambda setting, images: wrong)
-    shown = load_maps(results, "digits", [image], MapSource(store, lambda model: None))
-    assert shown.maps == {"ig": {}, "sg": {}}
-
-
-def test_a_model_that_the_run_does_not_have_is_named(kept):
-    with pytest.raises(InputError, match="model: 'other' is no model of the run; its models: digits"):
-        write_report(kept[0], models={"other": ModelSource("embedded:digits")})
+    of_sg = {results.manifest.setting_key("digits", "sg"): {image: found}}
+    monkeypatch.setattr(store, "load_maps", lambda setting, images: of_sg.get(setting, wrong))
+    shown = load_maps(results, "digits", [image], store)
+    assert (shown.maps["ig"], list(shown.maps["sg"])) == ({}, [image])
 
 
 def test_an_image_that_is_lost_or_another_one_now_is_named(kept):
-    store, results, (first, second, *_), resolved = kept
-    moved = {**resolved.pictures, first: resolved.pictures[second]}
-    for pictures, what in (
-        ({}, r"'digits-\d+' is no longer there"),
-        (moved, r"'embedded:digits:\d+' has changed since the run"),
+    store, results, (first, second, *_), _ = kept
+    record = results.manifest.record()
+    images = {image["digest"]: image for image in record["images"]}
+    for source, what in (
+        ("nowhere.png", r"'digits-\d+' is no longer there"),
+        (images[second]["source"], r"'embedded:digits:\d+' has changed since the run"),
     ):
-        now = type(resolved)(resolved.plan, resolved.manifest, pictures, resolved.references)
+        moved = [{**image, "source": source} if image["digest"] == first else image for image in record["images"]]
+        results = type(results)(type(results.manifest).from_record({**record, "images": moved}), store)
         with pytest.raises(InputError, match=f"image {what}"):
-            load_maps(results, "digits", [first], MapSource(store, lambda model, now=now: now))
+            load_maps(results, "digits", [first], store)
 
 
-def test_a_plan_that_was_handed_in_must_be_the_run_s(kept):
-    store, results, _, resolved = kept
-    record = resolved.manifest.record()
-    record["settings"] = {"digits": {"ig": {**record["settings"]["digits"]["ig"], "seed": 9}}}
-    other = type(resolved)(resolved.plan, type(resolved.manifest).from_record(record), resolved.pictures, ())
-    with pytest.raises(InputError, match=r"ig on digits is not what the run used \(seed: 0, now 9\)"):
-        load_maps(results, "digits", [], MapSource(store, lambda model: other))
+def test_maps_of_images_that_failed_are_not_asked_for(digits, tmp_path, monkeypatch):
+    shutil.copytree(digits[0] / "bare", tmp_path / "bare")
+    finished, asked = run_plan(plan(), tmp_path / "bare", RunOptions()), []
+    first, second, *_ = (image["digest"] for image in finished.results.manifest.images)
+    real = Results.map_frame
 
+    def failed(self, model, method):
+        frame = real(self, model, method)
+        is_it = (pl.col("image").cast(pl.String) == first) & (pl.lit(method) == "sg")
+        status = pl.when(is_it).then(pl.lit("failed")).otherwise(pl.col("status").cast(pl.String))
+        return frame.with_columns(status.alias("status"))
 
-def test_maps_of_images_that_failed_are_not_asked_for(digits, monkeypatch):
-    folder, resolved = digits
-    store = Store(folder / "bare", create=False)
-    results = read_results(store)
-    digests = [image["digest"] for image in results.manifest.images[:2]]
-    records = {row.key: row for cell in results.cells.values() for row in records_of_cell(cell)}
-    failed = [row for row in records.values() if (row.method, row.image) == ("sg", digests[0])]
-    changed = {r.key: dataclasses.replace(r, status="failed") for r in failed}
-    results = results_from(results.manifest, {**records, **changed})
-    monkeypatch.setattr(store, "load_maps", lambda setting, images: {})
-    shown = load_maps(results, "digits", digests, MapSource(store, lambda model: resolved))
-    assert [list(shown.maps[method]) for method in ("ig", "sg")] == [digests, digests[1:]]
-
-
-def test_the_run_s_own_record_gives_its_plan_again(digits):
-    resolved = digits[1]
-    again = load_experiment(resolved.manifest, "digits", DIGITS["digits"])
-    assert again.plan.models == plan().models
-    assert again.pictures.keys() == resolved.pictures.keys()
-    assert again.references == resolved.references
-    record = resolved.manifest.record()
-    record["plan"]["methods"]["digits"] = {"mine": {"method": "mine"}}
-    with pytest.raises(InputError, match="method 'mine' is not one of this library's"):
-        load_experiment(type(resolved.manifest).from_record(record), "digits", DIGITS["digits"])
-
-
-def test_a_run_that_cannot_be_written_to_is_shown_all_the_same(digits, monkeypatch):
-    folder, resolved = digits
-    store = Store(folder / "bare", create=False)
-    results = read_results(store)
-    monkeypatch.setattr(store, "load_maps", lambda setting, images: {})
-
-    def refuse(self, about, results, **more):
-        raise InputError("--out: cannot be written")
-
-    monkeypatch.setattr(Store, "commit", refuse)
-    digest = results.manifest.images[0]["digest"]
-    shown = load_maps(results, "digits", [digest], MapSource(store, lambda model: resolved))
-    assert shown.maps["sg"][digest].any()
+    monkeypatch.setattr(Results, "map_frame", failed)
+    monkeypatch.setattr("fringe.bench.experiments._run.run_tasks", lambda job, store, tasks, *_: asked.extend(tasks))
+    make_maps(finished, RunOptions(), {"digits": (first, second)})
+    assert {task.method: task.images for task in asked} == {"ig": (first, second), "sg": (second,)}
+    assert all(task.save and not task.metrics for task in asked)

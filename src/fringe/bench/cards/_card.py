@@ -16,7 +16,7 @@ from fringe.attribution import setting_title
 from fringe.bench.cards._measure import BLIND, COMPARED, PATH, Card, Measurement, by_text
 from fringe.bench.experiments import versions
 from fringe.bench.report import Image, Report, Section, html_page, markdown_report, versions_chapter
-from fringe.evaluation import ControlTest, Difference, Estimate, control_tests, estimate, holm, paired, too_few
+from fringe.evaluation import ControlTest, Difference, Estimate, Summary, holm, paired, summary, too_few
 from fringe.metrics import METRICS, Aggregate, Direction, Metric
 from fringe.plots import Contrast, ForestPanel, plot_forest, png_of
 
@@ -49,30 +49,24 @@ def summarise_card(card: Card) -> list[Line]:
     """Summarise the measurements by estimates, and by the tests against controls that reports make, which are adjusted
     for the scores of a part."""
     kinds = [METRICS[str(one.settings["metric"])] for one in card.measurements]
-    tests: dict[str, ControlTest] = {}
-    for part in COMPARED:
+    found, names = dict[tuple[str, str], Summary](), {name: name for name in BLIND}
+    for part in dict.fromkeys(one.part for one in card.measurements):
         chosen = {f"{i}": one for i, one in enumerate(card.measurements) if one.part == part}
+        # a control of the map of the method is one of it alone
+        names |= {name: f"{name}:map" for one in chosen.values() for name in one.controls if name not in BLIND}
         scores = {("map", i): one.scores for i, one in chosen.items()}
-        scores |= {  # a control of the map of the method is one of it alone
-            (name if name in BLIND else f"{name}:map", i): column
-            for i, one in chosen.items()
-            for name, column in one.controls.items()
-        }
+        scores |= {(names[name], i): column for i, one in chosen.items() for name, column in one.controls.items()}
         words: dict[str, tuple[Direction, Aggregate]] = {
             i: (kinds[int(i)].direction, kinds[int(i)].aggregate) for i in chosen
         }
         groups = {i: {"clusters": one.clusters or None} for i, one in chosen.items()}
-        controls = dict.fromkeys(name for name, _ in scores if name != "map")
-        tested = control_tests(scores, controls, words, card.seed, groups)
-        tests |= {i: test for (_, i), test in tested.items()}
-    lines = list[Line]()
-    for i, (one, kind) in enumerate(zip(card.measurements, kinds, strict=True)):
-        score, *others = (
-            estimate(column, card.seed, kind.aggregate, clusters=one.clusters or None)
-            for column in (one.scores, *one.controls.values())
-        )
-        lines.append(Line(one, kind, score, dict(zip(one.controls, others, strict=True)), tests.get(f"{i}")))
-    return lines
+        controls = dict.fromkeys(name for name, _ in scores if name != "map") if part in COMPARED else ()
+        found |= summary(scores, controls, words, card.seed, groups)
+    return [
+        Line(one, kind, *(known.estimate, {name: found[names[name], i].estimate for name in one.controls}), known.test)
+        for i, one, kind in zip(map(str, range(len(kinds))), card.measurements, kinds, strict=True)
+        for known in [found["map", i]]
+    ]
 
 
 def failures(card: Card, lines: Sequence[Line]) -> tuple[str, ...]:

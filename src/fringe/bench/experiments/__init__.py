@@ -11,7 +11,6 @@ from fringe.bench.experiments._manifest import (
     versions,
 )
 from fringe.bench.experiments._plan import (
-    OF_MAPS,
     ModelSource,
     Plan,
     PlanModel,
@@ -32,6 +31,7 @@ from fringe.bench.experiments._run import (
     describe_failures,
     describe_run,
     make_executor,
+    make_maps,
     open_session,
     read_status,
     run_experiment,

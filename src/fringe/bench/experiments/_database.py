@@ -172,6 +172,7 @@ def salvage(aside: Path, db: sqlite3.Connection, folder: Path) -> None:
     old.text_factory = _text
     with contextlib.suppress(sqlite3.DatabaseError):
         old.execute("PRAGMA trusted_schema = OFF")
+        old.execute("PRAGMA writable_schema = ON")  # else nothing is read of a file that is cut
         found = old.execute(_TABLES).fetchall()
     for table, columns in (("record", 4), ("result", 4), ("detail", 2), ("fact", 2)) if found == _OURS else ():
         insert, missed = f"INSERT OR REPLACE INTO {table} VALUES ({', '.join('?' * columns)})", 0

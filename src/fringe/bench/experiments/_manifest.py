@@ -18,6 +18,7 @@ import fringe
 from fringe._files.records import digest
 from fringe._network.arguments import ForwardArguments
 from fringe.bench.experiments._plan import Plan, PlanModel, refuse_lookalikes, written_code
+from fringe.bench.experiments._spec import options_of
 from fringe.bench.scenes import Example, Scene
 from fringe.classifier import Classifier
 from fringe.data import ImageError, ImageRef, find_inputs
@@ -47,17 +48,19 @@ def map_setting(
     seed: int,
     references: tuple[str, ...] | None = None,
     code: str | None = None,
+    more: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """Everything but the image that shapes a method's map, as plain JSON data; its :func:`digest` is the key. Neither
     the batch size, the device nor the engine is in it: they move a number by rounding alone.
 
     ``model`` holds its architecture, the digests of weights and structure, and the preprocessing with the rule for
     turned photos; ``method`` its record; ``references`` the digests of the reference images, for a method that uses
-    them; ``code`` the digest of a method of the user's own.
+    them; ``code`` the digest of a method of the user's own; ``more`` further options that change maps and have not
+    their defaults.
     """
     setting = {"model": model, "method": method, "target": target, "score": score, "seed": seed}
     setting |= {"code": code} if code else {}
-    setting |= {"references": references, "dtype": "float32", "schema": SCHEMA}
+    setting |= {"references": references, "dtype": "float32", "schema": SCHEMA, **(more or {})}
     return json.loads(json.dumps(setting, default=_as_plain))
 
 
@@ -234,7 +237,7 @@ class Manifest:
 
     def model_key(self, model: str) -> str:
         """Name of a model in the settings: weights, structure and preprocessing, not its source."""
-        return digest({name: value for name, value in self.models[model].items() if name != "spec"})
+        return digest({name: value for name, value in self.models[model].items() if name not in OF_PEOPLE})
 
     def scene_of(self, model: str) -> str | None:
         """Label of the scene that a model belongs to; None for one that was given."""
@@ -318,7 +321,7 @@ def resolve(plan: Plan, *, logits: bool = False, known: Collection[str] = (), dr
             for model in plan.models
         },
         metrics=metrics,
-        models={label: {"spec": one.spec, **describe(one, plan.exif)} for label, one in loaded.items()},
+        models={label: {**_of_people(one), **describe(one, plan.exif)} for label, one in loaded.items()},
         versions=versions(),
         scenes=_scenes(plan, refs, loaded),
     )
@@ -372,7 +375,7 @@ def _scenes(plan: Plan, refs: Sequence[ImageRef], loaded: Mapping[str, LoadedMod
 def with_methods(resolved: Resolved, plan: Plan) -> Resolved:
     """Resolve a plan that differs from a resolved one in its methods alone; no model is loaded and no image read."""
     manifest = resolved.manifest
-    known = {label: {n: v for n, v in one.items() if n != "spec"} for label, one in manifest.models.items()}
+    known = {label: {n: v for n, v in one.items() if n not in OF_PEOPLE} for label, one in manifest.models.items()}
     settings = {model.label: _settings(plan, model, known[model.label], resolved.references) for model in plan.models}
     return replace(resolved, plan=plan, manifest=replace(manifest, plan=plan.record(), settings=settings))
 
@@ -385,6 +388,14 @@ def versions() -> dict[str, str]:
     loaded = {name: sys.modules[name] for name in optional if name in sys.modules}
     more = {name: str(getattr(module, "__version__", "unknown")) for name, module in loaded.items()}
     return {**known, "python": platform.python_version(), **more}
+
+
+#: Facts about a model that change no number.
+OF_PEOPLE = ("spec", "class_names")
+
+
+def _of_people(model: LoadedModel) -> dict[str, Any]:
+    return {"spec": model.spec, **({"class_names": list(model.class_names)} if model.class_names else {})}
 
 
 def describe(model: LoadedModel, exif: str) -> dict[str, Any]:
@@ -401,7 +412,8 @@ def describe(model: LoadedModel, exif: str) -> dict[str, Any]:
 def _settings(
     plan: Plan, model: PlanModel, description: Mapping[str, Any], references: tuple[ImageEntry, ...]
 ) -> dict[str, dict[str, Any]]:
-    digests = tuple(picture.digest for picture in references)
+    digests, defaults = tuple(picture.digest for picture in references), options_of("maps")
+    more = {name: plan.more[name] for name, default in defaults.items() if plan.more.get(name, default) != default}
     return {
         candidate.label: map_setting(
             model=description,
@@ -411,6 +423,7 @@ def _settings(
             seed=plan.seed,
             references=digests if candidate.method is not None and candidate.method.uses_references else None,
             code=written_code(candidate.method),
+            more=more,
         )
         for candidate in plan.candidates(model)
     }

@@ -27,7 +27,7 @@ from fringe.attribution import (
     read_preset,
     require_package,
 )
-from fringe.bench.experiments._spec import ExperimentSpec
+from fringe.bench.experiments._spec import ExperimentSpec, options_of
 from fringe.bench.experiments._target import read_target
 from fringe.bench.scenes import SCENES, Scene, get_scene
 from fringe.classifier import Score
@@ -39,8 +39,6 @@ from fringe.metrics import METRICS, Metric, get_metric
 from fringe.models import LoadedModel, Preprocessing, load_model, state_digest, stated_preprocessing
 from fringe.settings import canonical_name, with_settings
 
-#: Fields of a plan that maps depend on; a record has them as they are.
-OF_MAPS = ("seed", "target", "score", "exif", "references")
 #: The setting that the paper tuned for a model's architecture, as the preset of a method.
 AUTO = "auto"
 
@@ -176,7 +174,7 @@ class Plan:
     the number of a class. ``scenes`` by label make the networks and examples of the models, ``n`` examples each, or as
     many as ``examples`` says, if that is less. ``controls`` may name those that are computed. Unless they are to
     ``sample``, the images are the first ``n`` in their order. The maps of the first ``shown`` images are stored in any
-    case.
+    case. ``more`` are the options of the specification that have no field here.
     """
 
     name: str
@@ -198,6 +196,11 @@ class Plan:
     examples: Mapping[str, int] = field(default_factory=dict[str, int])
     sample: bool = True
     shown: int = 0
+    more: Mapping[str, Any] = field(default_factory=dict[str, Any])
+
+    def option(self, name: str) -> Any:
+        """The value of an option of the specification (:func:`options_of`)."""
+        return getattr(self, name) if hasattr(self, name) else self.more.get(name, options_of()[name])
 
     def __post_init__(self) -> None:
         labels = [model.label for model in self.models]
@@ -250,10 +253,9 @@ class Plan:
             "methods": {model.label: {e.label: e.record() for e in self.candidates(model)} for model in self.models},
             "metrics": {label: metric.record() for label, metric in self.metrics.items()},
             "limits": dict(self.limits),
-            **{name: getattr(self, name) for name in ("n", *OF_MAPS)},
+            **{name: self.option(name) for name in options_of("maps", "scores")},
             **({"model_output": outputs} if outputs else {}),
             **({"last": True} if self.holdout else {}),
-            **({} if self.sample else {"sample": False}),
             **({"scenes": {label: scene.record() for label, scene in self.scenes.items()}} if self.scenes else {}),
             **({"examples": dict(self.examples)} if self.examples else {}),
         }
@@ -318,6 +320,7 @@ def build_plan(spec: ExperimentSpec) -> Plan:
     )
     if scenes:
         models = scene_models(scenes, models, data, methods)
+    options = {name: getattr(spec, name) for name in options_of()}
     return Plan(
         data=data,
         models=models,
@@ -326,12 +329,9 @@ def build_plan(spec: ExperimentSpec) -> Plan:
         limits={label: n for label, n in limits.items() if label in metrics},
         examples={label: n for label, n in limits.items() if label in scenes},
         exclude=frozenset(() if tuned is None else tuned[1]["images"]),
-        **{name: getattr(spec, name) for name in _SHARED},
+        **{name: value for name, value in options.items() if name in Plan.__dataclass_fields__},
+        more={name: value for name, value in options.items() if name not in Plan.__dataclass_fields__},
     )
-
-
-#: Fields that a plan takes from the specification as they are.
-_SHARED = ("name", "n", "sample", *OF_MAPS, "controls", "shard")
 
 
 #: The metrics of an experiment with scenes that names none; its scenes add their own.

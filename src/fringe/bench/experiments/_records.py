@@ -16,7 +16,7 @@ from torch import Tensor
 
 from fringe._files.disk import RECORD_BYTES
 from fringe._strings.formats import escape_surrogates
-from fringe.bench.experiments._spec import PLAN_NAME
+from fringe.bench.experiments._spec import PLAN_NAME, options_of
 from fringe.metrics import Scores
 
 #: JSON with less than so many bytes for each of its values, and more values than ``_FEW``, would fill the memory.
@@ -240,10 +240,10 @@ _ASKED = {
     **{"name": str, "data": [str], "models": {str: str}, "preprocessing": dict, "methods": {str: {str: dict}}},
     **{"metrics": {str: dict}, "limits": {str: _COUNT}, "n": _COUNT, "seed": _COUNT, "target": (str, _LABEL)},
     **{"score": str, "exif": str, "references": (str, None), "model_output?": {str: str}, "last?": bool},
-    **{"sample?": bool, "scenes?": {str: dict}, "examples?": {str: _COUNT}},
+    **{"scenes?": {str: dict}, "examples?": {str: _COUNT}},
 }
 _PLAN = {
-    **{"plan": _ASKED, "images": [{**_IMAGE, "scene?": str, "cluster?": str, "target?": _LABEL}], "missing": [str]},
+    **{"images": [{**_IMAGE, "scene?": str, "cluster?": str, "target?": _LABEL}], "missing": [str]},
     **{"settings": {str: {str: {"model": dict, "method": dict, "...": None}}}, "metrics": {str: _METRIC}},
     **{"models": {str: dict}, "versions": {str: str}, "scenes?": {str: _SCENE}},
 }
@@ -293,7 +293,10 @@ def _plan_problem(name: str, record: Any) -> str:
     """What is wrong with the record of a plan; empty if it is one of this version."""
     if not re.fullmatch(PLAN_NAME, name) or len(name) > 200:
         return "its name is none of a plan"  # reports are written to folders of these names
-    if problem := _problem(_PLAN, record):
+    options = {
+        f"{option}?": (str, bool, float, None) for option in options_of("maps", "scores") if option not in _ASKED
+    }
+    if problem := _problem({**_PLAN, "plan": {**_ASKED, **options}}, record):
         return problem
     known = cast(_ANY, record)
     # names are printed; those of files may be any, whose bytes need not be UTF-8

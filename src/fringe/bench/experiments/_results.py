@@ -15,7 +15,7 @@ from fringe.bench.experiments._records import MISSING, NO_TARGET, OK, STATUSES, 
 from fringe.bench.experiments._store import Block, Store
 from fringe.bench.experiments._tasks import ScoreArrays, manifests
 from fringe.errors import InputError, warn_caller
-from fringe.evaluation import estimate
+from fringe.evaluation import summary
 
 if TYPE_CHECKING:
     import polars as pl  # of the extra bench, which :func:`fringe.compare` does without
@@ -404,12 +404,16 @@ class Results:
         for model in dict.fromkeys(model for model, _, _ in self.cells):
             for text in self.manifest.failed_gates(model):
                 warn_caller(f"{model}: gate failed, its scores are not to be read ({text})")
-        rows: list[dict[str, Any]] = []
-        for (model, method, metric), cell in self.cells.items():
-            clusters = self.clusters(model, metric)
-            numbers = asdict(estimate(cell.scores, seed, self.manifest.metrics[metric]["summary"], clusters=clusters))
-            counts = {"images": len(cell.scores), "missing": cell.missing, "failed": cell.failed}
-            rows.append({"model": model, "method": method, "metric": metric, **numbers, **counts})
+        rows = list[dict[str, Any]]()
+        words = {label: (metric["direction"], metric["summary"]) for label, metric in self.manifest.metrics.items()}
+        for model in self.models:
+            cells = {(method, metric): cell for (of, method, metric), cell in self.cells.items() if of == model}
+            groups = {metric: {"clusters": self.clusters(model, metric)} for metric in self.metrics}
+            found = summary({key: cell.scores for key, cell in cells.items()}, (), words, seed, groups)
+            for (method, metric), cell in cells.items():
+                counts = {"images": len(cell.scores), "missing": cell.missing, "failed": cell.failed}
+                numbers = asdict(found[method, metric].estimate)
+                rows.append({"model": model, "method": method, "metric": metric, **numbers, **counts})
         return pl.DataFrame(rows)
 
 

@@ -36,7 +36,7 @@ from fringe.bench.experiments._plan import Plan, build_plan
 from fringe.bench.experiments._ray import RayExecutor
 from fringe.bench.experiments._records import LOGITS, PLAN, fingerprint, record_problem
 from fringe.bench.experiments._results import Results
-from fringe.bench.experiments._spec import ExperimentSpec
+from fringe.bench.experiments._spec import ExperimentSpec, options_of
 from fringe.bench.experiments._store import Store
 from fringe.bench.experiments._tasks import Task, manifests, mixed, orphaned, pending_tasks
 from fringe.errors import InputError, TransientError, warn_caller
@@ -45,6 +45,8 @@ from fringe.settings import Options
 
 #: Lines of one kind that :func:`describe_run` shows.
 SHOWN = 5
+#: What became of images of which there is a map.
+MAPPED = ("ok", "diverged", "not_finite")
 _FORGET = ", or use overwrite=True to remove the results of this model and compute them again"
 #: Severity of a line of :func:`describe_run`.
 Level = Literal["info", "warning", "error"]
@@ -282,6 +284,29 @@ def run_plan(
     return RunResult(resolved, log, store, cause, failed_before)
 
 
+def make_maps(
+    result: RunResult, options: RunOptions, images: Mapping[str, Sequence[str]], progress: Callbacks | None = None
+) -> None:
+    """Make the maps of images (digests) by model, of all methods and no control, that the folder of a run lacks, and
+    store them; not those of images that failed. Raises TransientError and Interrupted as :func:`run_plan` does."""
+    resolved, progress, wanted = result.resolved, progress or Callbacks(), dict[str, frozenset[int]]()
+    manifest = resolved.manifest
+    with interruptible(), Store(result.store.root) as store:
+        results = Results(manifest, store)
+        for model, digests in images.items():
+            for method in results.methods(model, controls=False):
+                status = dict(results.map_frame(model, method).select("image", "status").iter_rows())
+                setting = manifest.setting_key(model, method)
+                stored = store.has_maps(setting, digests)
+                lacking = [one for one in digests if one not in stored and status.get(one) in MAPPED]
+                wanted[setting] = frozenset(map(fingerprint, lacking))
+        tasks = pending_tasks(manifest, results.arrays, resolved.plan.shard, lost=wanted)
+        tasks = [task for task in tasks if task.save]
+        progress.began(resolved, tasks)
+        job = Job(resolved, options.device, options.batch_size)
+        run_tasks(job, store, tasks, RunLog(), progress.ended, options.executor or SerialExecutor())
+
+
 def _pending(store: Store, resolved: Resolved, *, retry: bool) -> tuple[list[Task], int]:
     """The missing tasks, those of maps that are lost among them, and the number of scores that failed before and are
     not tried again."""
@@ -305,7 +330,11 @@ def _check_compatible(store: Store, resolved: Resolved, *, amend: bool) -> None:
     if previous is None or amend:
         return
     new: dict[str, Any] = json.loads(json.dumps(resolved.manifest.record()["plan"]))
-    lines = changes(previous["plan"], without_growth(previous["plan"], new))
+    before = {
+        **options_of("maps", "scores"),
+        **previous["plan"],
+    }  # an option that is newer than the run had its default
+    lines = changes(before, without_growth(before, new))
     if lines:
         raise InputError(
             f"{str(store.root)!r} holds a {plan.name} with other settings ({describe_changes(lines)})",

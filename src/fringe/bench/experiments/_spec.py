@@ -5,6 +5,7 @@ import os
 import re
 import tomllib
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self, cast
 
@@ -164,6 +165,14 @@ _EXPECTED = {
 }
 
 
+@dataclass(frozen=True)
+class Changes:
+    """What the value of an option changes: the maps, so that they have other keys; scores alone, so that a run with
+    another value is refused in the same folder; or no number."""
+
+    what: Literal["maps", "scores", "nothing"]
+
+
 class ExperimentSpec(Options):
     """What an experiment computes: models, methods and metrics, and the images that they are compared on.
 
@@ -173,6 +182,9 @@ class ExperimentSpec(Options):
     ``{"ig.steps": 20}``. A scene makes the networks and the images; ``n`` is then the number of examples of each scene,
     and ``limits`` may name scenes. Metrics that are not named are those with ``by_default``, or with a scene those of
     localisation. :func:`fringe.bench.experiments.build_plan` looks names up and loads models.
+
+    A field with the mark :class:`Changes` is an option that a plan takes as it is: the flag, the key of files, what a
+    run records and refuses, and the keys of maps follow from the field.
 
     Raises:
         InputError: For an unknown field, or a value that a field does not take.
@@ -184,7 +196,7 @@ class ExperimentSpec(Options):
 
         def __init__(self, **values: Any): ...
 
-    name: str = Field(
+    name: Annotated[str, Changes("nothing")] = Field(
         "benchmark", pattern=rf"^{PLAN_NAME}$", description="Name of the plan; a run folder may hold several."
     )
     model: Annotated[Mapping[str, Any], PlainValidator(_models)] = Field(
@@ -210,18 +222,28 @@ class ExperimentSpec(Options):
     limits: Annotated[Mapping[str, int], PlainValidator(_limits)] = Field(
         {"max_sensitivity": 8}, description="METRIC=N: compute a metric on the first N images only; may be repeated."
     )
-    n: StrictInt = Field(100, ge=1, description="Number of images, sampled by the seed.")
-    sample: StrictBool = Field(True, description="Draw the images; if not, take the first ones in their order.")
-    seed: StrictInt = Field(0, ge=0, lt=2**53, description="Samples the images and keys all randomness.")
-    target: Annotated[str | int, PlainValidator(_target)] = Field(
+    n: Annotated[StrictInt, Changes("scores")] = Field(100, ge=1, description="Number of images, sampled by the seed.")
+    sample: Annotated[StrictBool, Changes("scores")] = Field(
+        True, description="Draw the images; if not, take the first ones in their order."
+    )
+    seed: Annotated[StrictInt, Changes("maps")] = Field(
+        0, ge=0, lt=2**53, description="Samples the images and keys all randomness."
+    )
+    target: Annotated[str | int, PlainValidator(_target), Changes("maps")] = Field(
         "predicted", description="Class to explain: 'predicted' (top-1), 'label', or a class number."
     )
-    score: Literal["logit", "log_probability", "probability"] = Field("logit", description="Explained score.")
-    exif: Literal["transpose", "ignore"] = Field("ignore", description="Apply or ignore the EXIF orientation.")
-    references: str | None = Field(
+    score: Annotated[Literal["logit", "log_probability", "probability"], Changes("maps")] = Field(
+        "logit", description="Explained score."
+    )
+    exif: Annotated[Literal["transpose", "ignore"], Changes("maps")] = Field(
+        "ignore", description="Apply or ignore the EXIF orientation."
+    )
+    references: Annotated[str | None, Changes("maps")] = Field(
         None, description="Images for methods that average over data (at most 64 are taken). Default: the data itself."
     )
-    controls: StrictBool = Field(True, description="Also score maps that do not depend on the model.")
+    controls: Annotated[StrictBool, Changes("nothing")] = Field(
+        True, description="Also score maps that do not depend on the model."
+    )
     preprocessing: str | None = Field(
         None, description="'imagenet', 'unit', or resize=256,crop=224,mean=0.5,std=0.5. Default: the model's own."
     )
@@ -229,7 +251,7 @@ class ExperimentSpec(Options):
         False, description="Allow the model's author to run code; a configuration file cannot."
     )
     model_output: OutputKind = Field("auto", description="What the model returns.")
-    shard: StrictInt = Field(16, ge=1, description="Images of one task.")
+    shard: Annotated[StrictInt, Changes("nothing")] = Field(16, ge=1, description="Images of one task.")
 
     @classmethod
     def from_file(cls, config: str | Path) -> Self:
@@ -292,6 +314,17 @@ class ExperimentSpec(Options):
             The specification with these fields unset.
         """
         return type(self)(**{name: value for name, value in _given(self).items() if name not in fields})
+
+
+def options_of(*what: str) -> dict[str, Any]:
+    """The options of experiments that change what these words say, with their defaults; all of them without a word."""
+    marks = {
+        name: (field.default, one.what)
+        for name, field in ExperimentSpec.model_fields.items()
+        for one in field.metadata
+        if isinstance(one, Changes)
+    }
+    return {name: default for name, (default, word) in marks.items() if not what or word in what}
 
 
 def _given(spec: ExperimentSpec) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from fringe._strings.names import method_title
 from fringe._strings.tables import Cell, Row, Table
 from fringe.attribution import setting_title
 from fringe.bench.experiments import Manifest, Results, Store, describe_failures, mixed
-from fringe.bench.report._maps import MapSource, choose_examples, load_maps, plot_examples
+from fringe.bench.report._maps import choose_examples, load_maps, plot_examples
 from fringe.bench.report._render import Image, Report, Section, versions_chapter
 from fringe.bench.report._table import Column, ScoreTable, cost_of_maps, truth_chapter
 from fringe.errors import FringeError, InputError
@@ -108,13 +108,13 @@ def build_report(
     store: Store,
     results: Results,
     tables: Sequence[ScoreTable],
-    maps: MapSource | None,
+    grid: bool,
     validity: Mapping[str, MetricVerdicts],
     commands: Sequence[str] = (),
     more: Sequence[Section] = (),
 ) -> Report:
-    """Build the report of a run from its results and a table per model; ``maps`` says where maps come from (None for no
-    maps), ``validity`` holds verdicts on the metrics by model, ``commands`` tell how the run was made, and the chapters
+    """Build the report of a run from its results and a table per model; a ``grid`` has the stored maps of examples;
+    ``validity`` holds verdicts on the metrics by model, ``commands`` tell how the run was made, and the chapters
     ``more`` follow those of models."""
     truth, chapters = truth_chapter(results), list[Section]()
     for index, table in enumerate(tables, 1):
@@ -122,7 +122,7 @@ def build_report(
         # of several networks of a scene the table of truth pools the scores, and scores.csv has each
         if scene is None or len(results.manifest.scenes[scene]["networks"]) == 1:
             prefix = f"{index}-" if len(tables) > 1 else ""
-            chapters.append(_model_chapter(results, table, maps, validity.get(table.model), prefix))
+            chapters.append(_model_chapter(results, table, store if grid else None, validity.get(table.model), prefix))
     plan, run = results.manifest.name, shlex.quote(store.root.name)
     again = (f"fringe status {run}", f"fringe report {run} --plan {shlex.quote(plan)}")
     where = (
@@ -146,7 +146,7 @@ def build_report(
 
 
 def _model_chapter(
-    results: Results, table: ScoreTable, maps: MapSource | None, verdicts: MetricVerdicts | None, prefix: str
+    results: Results, table: ScoreTable, maps: Store | None, verdicts: MetricVerdicts | None, prefix: str
 ) -> Section:
     """One model; of a network of a scene, what its gates say stands before its scores."""
     failed = results.manifest.failed_gates(table.model)
@@ -192,14 +192,14 @@ def _curve_section(results: Results, table: ScoreTable, prefix: str) -> Section:
     return Section(title, text, images=images)
 
 
-def _map_section(results: Results, table: ScoreTable, source: MapSource | None, prefix: str) -> Section:
+def _map_section(results: Results, table: ScoreTable, store: Store | None, prefix: str) -> Section:
     title = "Maps"
-    if source is None:
+    if store is None:
         return Section(title, ("Maps were not asked for.",))
-    sets, reason = choose_examples(results, table)
+    sets, reason = choose_examples(results, table.model, table.reference)
     digests = list(dict.fromkeys(image for one in sets for image in one.images))
     try:
-        data = load_maps(results, table.model, digests, source)
+        data = load_maps(results, table.model, digests, store)
     except (FringeError, OSError) as error:
         return Section(title, (f"Maps are left out: {str(error).rstrip('.')}.",))
     names = {image["digest"]: image["id"] for image in results.manifest.images}

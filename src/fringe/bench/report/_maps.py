@@ -1,45 +1,26 @@
-"""Images and maps of a run, as they are drawn: those that the run stored, or computed again from its record; which
-images the grids of maps show, and why these.
+"""Which images the grids of a report show, and why these; and their pixels and maps, as the run stored them.
 
 A run's folder may be a stranger's: nothing that it names is imported, fetched or called.
 """
 
-import contextlib
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import polars as pl
-import torch
 from numpy.typing import NDArray
 
-from fringe._files.records import changes, describe_changes
 from fringe._strings.names import method_title
-from fringe.attribution import METHODS, Attributor, method_of_record
-from fringe.bench.experiments import (
-    LOGITS,
-    OF_MAPS,
-    Manifest,
-    ModelSource,
-    Plan,
-    PlanModel,
-    Resolved,
-    Results,
-    Store,
-    StoredMap,
-    Task,
-    TaskRunner,
-    resolve,
-)
-from fringe.bench.report._table import STATUS, Column, ScoreTable
+from fringe.bench.experiments import Manifest, Results, Store
+from fringe.bench.report._table import STATUS, Column, ScoreTable, columns_of, reference_of
 from fringe.data import EMBEDDED, find_inputs
 from fringe.errors import FringeError, InputError
 from fringe.inputs import ImageEntry, content_digest, content_of, prepare
-from fringe.metrics import Direction, Sparseness
-from fringe.models import Answers, Preprocessing
+from fringe.metrics import Direction
+from fringe.models import Preprocessing
 from fringe.plots import (
     Figure,
     GridCell,
@@ -56,20 +37,6 @@ Array = NDArray[Any]
 
 
 @dataclass(frozen=True)
-class MapSource:
-    """Where maps come from: the run, whose stored maps are used first; else they are computed.
-
-    ``resolve`` returns, from a model's label, the plan that computes them; None for a model that only the run's own
-    folder names, whose stored maps are drawn alone.
-    """
-
-    store: Store
-    resolve: Callable[[str], Resolved | None]
-    device: str = "cpu"
-    batch_size: int | Literal["auto"] = "auto"
-
-
-@dataclass(frozen=True)
 class GridData:
     """What is drawn: ``images`` (H, W, C) in [0, 1] and ``maps`` (C, H, W) by method, both by digest, and the names of
     the classes if the model has them."""
@@ -79,108 +46,30 @@ class GridData:
     class_names: tuple[str, ...] | None
 
 
-def load_maps(results: Results, model: str, digests: Sequence[str], source: MapSource) -> GridData:
-    """Load images, by digest, and maps. With a model, maps that the store lacks are computed and stored; an image that
-    failed has none.
+def load_maps(results: Results, model: str, digests: Sequence[str], store: Store) -> GridData:
+    """Read images, by digest, and the maps of them that are stored.
 
-    Raises FringeError if an image is not where it was or has changed, if the named model is not the run's, or if no
-    model is named and no map is stored.
+    Raises InputError if an image is not where it was or has changed, or no map is stored.
     """
-    manifest, resolved = results.manifest, source.resolve(model)
-    if resolved is None:
-        stated = {name: value for name, value in manifest.models[model]["preprocessing"].items() if name != "exif"}
-        known: dict[str, Any] = {name: tuple(v) if isinstance(v, list) else v for name, v in stated.items()}
-        try:
-            entries, recipe, runner, class_names = find_images(manifest), Preprocessing(**known), None, None
-        except (TypeError, ValueError) as error:
-            raise InputError(f"the run does not say how images were prepared for {model} ({error})") from error
-    else:
-        _require_same(manifest, resolved.manifest, model)
-        # Maps that are computed here are stored under the name of those that were scored.
-        stored_logits = source.store.records(LOGITS).get(manifest.model_key(model), {})
-        first = Answers({image: torch.tensor(values) for image, values in stored_logits.items()})
-        resolved = replace(resolved, logits={model: first})
-        loaded = resolved.plan.model(model).source.load(source.device)
-        runner = TaskRunner(resolved, device=source.device, batch_size=source.batch_size)
-        entries, recipe, class_names = resolved.pictures, loaded.preprocessing, loaded.class_names
-    images = _images(manifest, entries, recipe, digests)
-    methods = results.methods(model, controls=False)
-    maps = dict[str, dict[str, StoredMap]]()
-    for method in methods:
-        setting = manifest.setting_key(model, method)
-        maps[method] = source.store.load_maps(setting, digests)
-        status = dict(results.map_frame(model, method).select("image", "status").iter_rows()) if runner else {}
-        missing = (digest for digest in digests if digest not in maps[method])
-        missing = tuple(digest for digest in missing if status.get(digest) not in ("failed", "unreadable"))
-        if runner is not None and missing:  # those that are computed now are stored
-            made = runner.perform(Task(model, method, setting, (), (), missing))
-            computed = {one.image: one.map for one in made.results if one.map is not None}
-            if computed and source.store.bucket is None:
-                # a run that cannot be written to can still be shown
-                with contextlib.suppress(FringeError), Store(source.store.root) as writer:
-                    writer.commit(made.about, made.results, maps=list(computed))
-            maps[method] |= computed
-    if runner is None and not any(maps.values()):
-        raise InputError(
-            "the run stored no maps, and a report loads no model that only the run's folder names",
-            hint=f"run it again with save_maps=True, or name the model {model} yourself to have them computed",
-        )
-    shown: dict[str, dict[str, Array]] = {method: {} for method in maps}
-    for method, stored in maps.items():
-        for digest, one in stored.items():
+    manifest = results.manifest
+    about = manifest.models[model]
+    stated = {name: value for name, value in about["preprocessing"].items() if name != "exif"}
+    known: dict[str, Any] = {name: tuple(v) if isinstance(v, list) else v for name, v in stated.items()}
+    try:
+        recipe, class_names = Preprocessing(**known), tuple(map(str, about.get("class_names") or ()))
+    except (TypeError, ValueError) as error:
+        raise InputError(f"the run does not say how images were prepared for {model} ({error})") from error
+    images, maps = _images(manifest, find_images(manifest), recipe, digests), dict[str, dict[str, Array]]()
+    for method in results.methods(model, controls=False):
+        maps[method] = {}
+        for digest, one in store.load_maps(manifest.setting_key(model, method), digests).items():
             values = one.values.cpu().numpy()
             if values.ndim == 3 and values.shape[1:] == images[digest].shape[:2]:  # a file may hold any numbers
-                shown[method][digest] = values
-    return GridData(images, shown, class_names)
-
-
-def load_experiment(manifest: Manifest, model: str, source: ModelSource) -> Resolved:
-    """Rebuild the plan of a run for one of its models, with the images that are still where they were.
-
-    ``source`` is the model as the caller names it; the one that the run's folder names is never loaded. Raises
-    FringeError for a model or method that is not available, or has changed.
-    """
-    record = manifest.plan
-    text = record["preprocessing"].get(model) if source.preprocessing is None else source.preprocessing
-    output = manifest.models[model].get("output", "auto") if source.output == "auto" else source.output
-    source = replace(source, preprocessing=text, output=output)
-    plan = Plan(
-        name=record["name"],
-        data=tuple(record["data"]),
-        models=(PlanModel(model, source, recorded_methods(manifest, model)),),
-        metrics={"sparseness": Sparseness()},  # a plan needs one; maps do not depend on it
-        n=1,
-        controls=False,
-        sample=record.get("sample", True),
-        **{name: record[name] for name in OF_MAPS},
-    )
-    resolved = resolve(plan)
-    _require_same(manifest, resolved.manifest, model)
-    return replace(resolved, manifest=manifest, pictures=find_images(manifest))
-
-
-def _require_same(recorded: Manifest, now: Manifest, model: str) -> None:
-    """Raise InputError if a plan would compute other maps of a model than those of the run."""
-    for method, setting in now.settings[model].items():
-        lines = changes(recorded.settings[model].get(method, {}), setting)
-        if lines:
-            raise InputError(f"{method} on {model} is not what the run used ({describe_changes(lines)})")
-
-
-def recorded_methods(manifest: Manifest, model: str) -> dict[str, Attributor]:
-    """Return the methods of a model from a run's record. Raise InputError for one that this library does not have."""
-    methods = dict[str, Attributor]()
-    for label, record in manifest.plan["methods"][model].items():
-        if "control" in record:
-            continue
-        name = record["method"]
-        if name not in METHODS:
-            raise InputError(f"method {name!r} is not one of this library's")
-        try:
-            methods[label] = method_of_record(record)
-        except InputError as error:
-            raise InputError(f"method {name!r} has other settings in this version ({error})") from error
-    return methods
+                maps[method][digest] = values
+    if not any(maps.values()):
+        hint = "run the benchmark again with the same options: it makes the maps of these images, and writes the report"
+        raise InputError("the run stored no maps of these images", hint=hint)
+    return GridData(images, maps, class_names or None)
 
 
 def find_images(manifest: Manifest) -> dict[str, ImageEntry]:
@@ -287,26 +176,37 @@ class ExampleSet:
     images: tuple[str, ...]
 
 
-def choose_examples(results: Results, table: ScoreTable, each: int = EXAMPLES) -> tuple[tuple[ExampleSet, ...], str]:
+def examples_of(results: Results, reference: str | None = None) -> dict[str, tuple[str, ...]]:
+    """The images (digests) whose maps a report shows, by model; those of scenes are not shown."""
+    chosen = dict[str, tuple[str, ...]]()
+    for model in (model for model in results.models if results.manifest.scene_of(model) is None):
+        sets, _ = choose_examples(results, model, reference_of(results, model, reference))
+        chosen[model] = tuple(dict.fromkeys(image for one in sets for image in one.images))
+    return chosen
+
+
+def choose_examples(
+    results: Results, model: str, reference: str, each: int = EXAMPLES
+) -> tuple[tuple[ExampleSet, ...], str]:
     """Choose strong, typical and failing images of the reference method by dominance, or the first images if the run
     lacks the metrics or the methods to compare with; and say in a sentence how they were chosen."""
     columns: dict[str, Column] = {}  # by the metric's name; of two settings of a metric the first
-    for column in table.columns:
+    for column in columns_of(results):
         if column.settings["metric"] in WEIGHTS:
             columns.setdefault(column.settings["metric"], column)
-    digests = [image["digest"] for image in results.manifest.images_of(table.model)]
+    digests = [image["digest"] for image in results.manifest.images_of(model)]
     size = min((results.manifest.metrics[column.label]["limit"] for column in columns.values()), default=0)
     scores = {
-        name: {row.method: results.scores(table.model, row.method, column.label)[:size] for row in table.competing}
+        name: {one: results.scores(model, one, column.label)[:size] for one in results.methods(model, controls=False)}
         for name, column in columns.items()
     }
     directions: dict[str, Direction] = {name: column.direction for name, column in columns.items()}
     try:
-        score, eligible = dominance(scores, table.reference, directions)
+        score, eligible = dominance(scores, reference, directions)
     except InputError as error:
         first = ExampleSet("first", "First images of the draw", tuple(digests[:each]))
         return (first,), f"These are the first images, not chosen by their scores ({error})."
-    name = method_title(table.reference)
+    name = method_title(reference)
     titles = {
         "strong": f"Strong: {name} furthest ahead",
         "typical": f"Typical: {name} near its median",
@@ -319,7 +219,7 @@ def choose_examples(results: Results, table: ScoreTable, each: int = EXAMPLES) -
     )
     terms = ", ".join(f"{column.title} (weight {WEIGHTS[name]:g})" for name, column in columns.items())
     return sets, (
-        f"Images are ranked by how far {table.reference} is ahead of the other methods: the mean over {terms}. There "
+        f"Images are ranked by how far {reference} is ahead of the other methods: the mean over {terms}. There "
         f"are {size} images. Strong: the highest of those where it beats more than half of the others on both MAS "
         "metrics. Failures: the lowest of all. Typical: the nearest to the median of the rest."
     )

@@ -25,11 +25,9 @@ from fringe.evaluation import (
     ControlTest,
     Difference,
     Estimate,
-    control_tests,
-    estimate,
-    estimate_all,
     holm,
     paired_all,
+    summary,
     too_few,
 )
 from fringe.metrics import ARROW, METRICS, Aggregate, Direction
@@ -204,6 +202,19 @@ class ScoreTable:
         return counts
 
 
+def columns_of(results: Results, verdicts: Mapping[str, str] | None = None) -> list[Column]:
+    """The metrics of a run, those that answer one question together; ``verdicts`` on them are by label."""
+    known = results.manifest.metrics
+    columns, titles = list[Column](), Counter(metric["title"] for metric in known.values())
+    for label in sort_metrics({label: metric["settings"] for label, metric in known.items()}):
+        metric = known[label]
+        title = metric["title"] if titles[metric["title"]] == 1 else f"{metric['title']} ({label})"
+        described = (metric["direction"], metric["unit"], metric["summary"], metric["settings"])
+        verdict = "passes" if verdicts is None else verdicts.get(label, "not judged")
+        columns.append(Column(label, title, *described, verdict=verdict))
+    return columns
+
+
 def build_table(
     results: Results, model: str, reference: str | None = None, verdicts: Mapping[str, str] | None = None
 ) -> ScoreTable:
@@ -220,24 +231,17 @@ def build_table(
     """
     reference = reference_of(results, model, reference)
     seed = int(results.manifest.plan["seed"])
-    settings = {label: metric["settings"] for label, metric in results.manifest.metrics.items()}
-    drafts, titles = list[Column](), Counter(metric["title"] for metric in results.manifest.metrics.values())
-    for label in sort_metrics(settings):
-        metric = results.manifest.metrics[label]
-        title = metric["title"] if titles[metric["title"]] == 1 else f"{metric['title']} ({label})"
-        described = (metric["direction"], metric["unit"], metric["summary"], metric["settings"])
-        verdict = "passes" if verdicts is None else verdicts.get(label, "not judged")
-        drafts.append(Column(label, title, *described, verdict=verdict))
+    drafts = columns_of(results, verdicts)
     drafts.sort(key=lambda column: ["passes", *UNFIT].index(column.verdict))
     known = {column.label: column for column in drafts}
     labels, methods = results.methods(model), results.methods(model, controls=False)
     cells = {(method, label): results.cells[model, method, label] for method in labels for label in known}
     scores = {key: cell.scores for key, cell in cells.items()}
     clusters = {label: results.clusters(model, label) for label in known}
-    measured = estimate_all(
-        [(column, known[label].summary, clusters[label]) for (_, label), column in scores.items()], seed
-    )
-    estimates = dict(zip(cells, measured, strict=True))
+    controls = [method for method in labels if method not in methods]
+    words: dict[str, tuple[Direction, Aggregate]] = {k: (one.direction, one.summary) for k, one in known.items()}
+    found = summary(scores, controls, words, seed, {label: {"clusters": clusters[label]} for label in known})
+    estimates = {key: one.estimate for key, one in found.items()}
     others = set(methods) - {reference}
     compared = [(m, label) for m, label in cells if m in others and known[label].direction != "none"]
     paired = paired_all(
@@ -247,9 +251,6 @@ def build_table(
     )
     differences = dict(zip(compared, paired, strict=True))
     adjusted = dict(zip(compared, holm([difference.p for difference in paired]), strict=True))
-    controls = [method for method in labels if method not in methods]
-    words: dict[str, tuple[Direction, Aggregate]] = {k: (one.direction, one.summary) for k, one in known.items()}
-    tests = control_tests(scores, controls, words, seed, {label: {"clusters": clusters[label]} for label in known})
     grid: dict[tuple[str, str], ScoreCell] = {}
     for label, column in known.items():
         competing = {method: estimates[method, label] for method in methods}
@@ -265,7 +266,7 @@ def build_table(
                 difference=differences.get(key),
                 adjusted=adjusted.get(key, math.nan),
                 clustered=clusters[label] is not None,
-                control=tests.get(key),
+                control=found[key].test,
             )
     columns = tuple(known.values())
     rows = tuple(
@@ -469,9 +470,9 @@ def _table(results: Results, title: str, models: Sequence[str]) -> Table:
         groups[metric] = {"clusters": clusters, "networks": networks}
     seed, controls = int(manifest.plan["seed"]), [method for method in methods if results.is_control(method)]
     words = {metric: (manifest.metrics[metric]["direction"], manifest.metrics[metric]["summary"]) for metric in metrics}
-    cells = {(m, k): estimate(column, seed, words[k][1], **groups[k]) for (m, k), column in scores.items()}
-    tests = control_tests(scores, controls, words, seed, groups)
-    marks = {key: NOT_BETTER for key, test in tests.items() if test.better is False}
+    found = summary(scores, controls, words, seed, groups)
+    cells = {key: one.estimate for key, one in found.items()}
+    marks = {key: NOT_BETTER for key, one in found.items() if one.test is not None and one.test.better is False}
     shown = [metric for metric in metrics if any(cells[method, metric].n for method in methods)]
     head = ["method"]
     for metric in shown:  # the title, the preset that the label names, and the direction

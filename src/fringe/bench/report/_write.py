@@ -4,25 +4,22 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import polars as pl
-from pydantic import Field, PositiveInt
+from pydantic import Field
 
 from fringe._files.disk import require_inside, require_local, write_files
 from fringe._strings.formats import FORMULA, to_csv
 from fringe._strings.tables import Table
-from fringe.bench.experiments import ModelSource, Resolved, Results, Store, read_results
+from fringe.bench.experiments import Results, Store, read_results
 from fringe.bench.report._build import MetricVerdicts, build_report, read_verdicts
-from fringe.bench.report._maps import MapSource, load_experiment
 from fringe.bench.report._render import Section, html_page, latex_document, markdown_report
 from fringe.bench.report._table import Column, ScoreCell, ScoreRow, ScoreTable, build_table, reference_of
 from fringe.errors import InputError
-from fringe.models import resolve_device
 from fringe.settings import Options
 
 #: Missing cells that a refusal lists.
@@ -53,12 +50,10 @@ class ReportSpec(Options):
         None, description="Method that the others are compared with. Default: fringe, else the first."
     )
     allow_partial: bool = Field(False, description="Write the report although some images are not computed yet.")
-    grid: bool = Field(True, description="Draw maps of selected images.")
+    grid: bool = Field(True, description="Draw the stored maps of selected images.")
     validity: tuple[Path, ...] = Field(
         (), description="validity.json of 'compare --validity': metrics that fail go last; may be repeated."
     )
-    device: str = Field("cpu", description="auto, cpu, cuda, cuda:1, ...")
-    batch_size: Literal["auto"] | PositiveInt = Field("auto", description="Images per pass: 'auto' or a number.")
 
 
 def report_folder(run: Path, plan: str) -> Path:
@@ -69,28 +64,10 @@ def report_folder(run: Path, plan: str) -> Path:
     return folder
 
 
-def label_models(models: Mapping[str, ModelSource], labels: Sequence[str]) -> dict[str, ModelSource]:
-    """Name models, which are given by label or by spec, by the ``labels`` of a run: one that goes by its own spec is
-    the only one of the run. Raises InputError for a label that the run does not have, and for a spec if it has several
-    models."""
-    known = ", ".join(labels)
-    unnamed = [label for label, s in models.items() if s.module is None and label == s.spec and label not in labels]
-    if unnamed and len(labels) != 1:
-        hint = f"say which is meant by LABEL=SPEC; the models: {known}"
-        raise InputError("the run has several models", argument="model", hint=hint)
-    named = {labels[0] if label in unnamed else label: source for label, source in models.items()}
-    for label in named:
-        if label not in labels:
-            raise InputError(f"{label!r} is no model of the run; its models: {known}", argument="model")
-    return named
-
-
 def write_report(
     run: Store | str | Path,
     out: str | os.PathLike[str] | None = None,
     *,
-    resolve: Callable[[], Resolved] | None = None,
-    models: Mapping[str, ModelSource] | None = None,
     commands: Sequence[str] = (),
     chapter: Callable[[Results], Section] | None = None,
     **options: Any,
@@ -98,14 +75,11 @@ def write_report(
     """Write ``report.html``, ``report.md``, ``tables.tex``, ``scores.csv``, ``summary.csv`` and ``figures/*.png`` of a
     run. Each file is complete or absent.
 
-    A model that the run folder names is shown and never loaded, because the folder may come from a stranger. Maps that
-    the run did not store are computed only for a model that ``resolve`` or ``models`` gives.
+    No model is loaded and no map is made: the folder may come from a stranger. The maps are those that the run stored.
 
     Args:
         run: Folder of the run.
         out: Folder of the report (default: see :func:`report_folder`).
-        resolve: Returns the resolved plan that computes maps.
-        models: By label, models that compute maps.
         commands: Commands by which the run was made, printed in the report.
         chapter: Returns a chapter more from the results.
         **options: Fields of :class:`ReportSpec`: what the report says.
@@ -114,7 +88,7 @@ def write_report(
         The files that were written.
 
     Raises:
-        InputError: For a plan, a model or a reference that the run does not have, for a folder that cannot be written
+        InputError: For a plan or a reference that the run does not have, for a folder that cannot be written
             or contains a link to another folder, and for missing images.
     """
     spec = ReportSpec(**options)
@@ -136,16 +110,12 @@ def write_report(
         build_table(results, model, name, verdicts[model].by_metric if model in verdicts else None)
         for model, name in zip(results.models, chosen, strict=True)
     )
-    maps = None
-    if spec.grid:
-        opener, device = _opener(results, resolve, models or {}), resolve_device(spec.device)
-        maps = MapSource(store, opener, device, spec.batch_size)
     folder = out or report_folder(store.root, results.manifest.name)
     within = Path(os.path.abspath(folder)).is_relative_to(os.path.abspath(store.root))
     require_inside(folder, store.root if within else folder)
     scores = write_files(folder, {"scores.csv": (text.encode() for text in scores_csv(results))})
     more = [] if chapter is None else [chapter(results)]
-    report = build_report(store, results, tables, maps, verdicts, commands, more)
+    report = build_report(store, results, tables, spec.grid, verdicts, commands, more)
     printed = tuple(table.shown for table in tables)
     files = {
         "report.html": html_page(report),
@@ -211,17 +181,6 @@ def _check_complete(results: Results, *, allow_partial: bool) -> None:
             hint="repeat the run's command to compute the rest, or pass allow_partial=True for a report that states "
             "what is missing",
         )
-
-
-def _opener(
-    results: Results, resolve: Callable[[], Resolved] | None, models: Mapping[str, ModelSource]
-) -> Callable[[str], Resolved | None]:
-    """Return a function from a model to a plan that can compute its maps; None if the caller gave neither."""
-    models = label_models(models, results.models)
-    if resolve is None:  # opened now, so that an error in a named model is raised
-        return {label: load_experiment(results.manifest, label, source) for label, source in models.items()}.get
-    once = cache(resolve)
-    return lambda model: once()
 
 
 def _summary(table: ScoreTable, row: ScoreRow, column: Column, cell: ScoreCell) -> dict[str, Any]:
