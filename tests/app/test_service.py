@@ -368,8 +368,8 @@ def test_an_owner_who_leaves_while_files_are_written_leaves_none(digit, monkeypa
         digit[0].forget("a")
         return page(*arguments)
 
-    page = _service.render_page
-    monkeypatch.setattr(_service, "render_page", leave)
+    page = _service.page_text
+    monkeypatch.setattr(_service, "page_text", leave)
     with pytest.raises(StoppedError):
         explain(*digit)
     assert not [path for path in (tmp_path / "app").rglob("*") if path.is_file() and path.parent.name != "samples"]

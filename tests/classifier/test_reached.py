@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 import fringe
-from fringe._network.isolation import reached_modules
+from fringe._network.isolation import reached_modules, refusing_training
 
 
 def network():
@@ -116,6 +116,21 @@ def test_one_that_is_hidden_too_well_is_refused_before_it_runs():
     assert all(torch.equal(state(net)[0][name], tensor) for name, tensor in before.items())
     net.eval()
     assert fringe.attribute(hidden, x, method="ig").values.shape == x.shape
+
+
+class Drops(nn.Module):
+    def forward(self, x):
+        return nn.functional.dropout(x, training=self.training)
+
+
+@pytest.mark.parametrize("module", [Drops(), nn.LSTM(3, 4, 2, dropout=0.5)])
+def test_a_hidden_module_whose_code_reads_the_flag_is_refused_in_training_mode(module):
+    x = torch.zeros(2, 5, 3)
+    with refusing_training(module.forward):
+        nn.LSTM(3, 4)(x)  # without dropout it computes the same in both modes
+        with pytest.raises(fringe.InputError, match=f"runs a {type(module).__name__} in training mode"):
+            module(x)
+        module.eval()(x)
 
 
 def test_a_network_that_the_score_holds_is_in_evaluation_mode():

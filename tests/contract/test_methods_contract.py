@@ -135,11 +135,12 @@ def test_its_settings_tell_the_order_of_its_passes(name, method):
     spent = fringe.attribute(model.module, x[:1], method=method, space=space).passes
     counted = spent.forward + spent.jvp + spent.vjp
     once = 3 * len(x) if method.uses_references else 8  # a call looks at the model and at the references once
-    assert method.planned_passes / 10 < counted < 3 * method.planned_passes + once
+    checked = 6 if method.uses_gradients and not method.is_complete else 0  # of the gradient over a long step
+    assert method.planned_passes / 10 < counted < 3 * method.planned_passes + once + checked
     if (
         name in KNOWN
     ):  # a call takes up to nine passes of its own: what is predicted, at the input and at the path's end
-        assert 0 <= counted - method.planned_passes <= 9
+        assert checked <= counted - method.planned_passes <= 9 + checked
 
 
 def test_a_method_of_somebody_else_need_not_tell():

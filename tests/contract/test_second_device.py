@@ -52,7 +52,7 @@ SPACE = InputSpace(low=torch.tensor(-4.0), high=torch.tensor(4.0), references=RE
 def here(**settings):
     """The classifier on the CPU, with images in the layout that an accelerator gets."""
     classifier = Classifier(NETWORK, **settings)
-    classifier.channels_last = False
+    classifier.layout = lambda x: torch.contiguous_format
     return classifier
 
 

@@ -208,7 +208,9 @@ def refusing_training(function: Callable[..., Any]) -> Generator[None]:
     """Refuse a module in training mode before it runs: one that a function holds where nobody finds it."""
 
     def refuse(module: nn.Module, inputs: Any) -> None:
-        if module.training and isinstance(module, _DIFFERENT):
+        code = getattr(type(module).forward, "__code__", None)  # which may read the flag, as F.dropout is told it
+        reads = code is not None and "training" in code.co_names and bool(getattr(module, "dropout", True))
+        if module.training and (reads or isinstance(module, _DIFFERENT)):
             message = f"{getattr(function, '__qualname__', 'it')} runs a {type(module).__name__} in training mode"
             raise InputError(message, argument="model", hint="call .eval() of that network, or pass it itself")
 

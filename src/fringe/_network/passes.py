@@ -209,7 +209,7 @@ class Network:
         self.batch_size = BatchSize(batch_size)
         self.passes = PassCounts()
         self.jvp_mode: Literal["double_backward", "forward", "none"] = "double_backward"
-        self.channels_last = True
+        self.channels_last = set[torch.Size]()  # of inputs that give the same in this layout, as verify saw
         parts = self.module.modules() if self.module is not None else [self.model]
         self._scripted = any(isinstance(part, (torch.jit.ScriptModule, torch.jit.ScriptFunction)) for part in parts)
         self.tf32 = False  # whether float32 products in the network may be rounded to 10 bits on a GPU
@@ -234,6 +234,7 @@ class Network:
         other.model = other.module = model
         other.passes, other._depth, other._checked = PassCounts(), 0, False
         other.state, other.verified, other.folds = None, set(), None
+        other.channels_last = set(self.channels_last)
         other.output = "logits" if self.output == "auto" else self.output  # the kind was checked on this network
         return other
 
@@ -257,6 +258,7 @@ class Network:
         before, self.state = self.state, self._read_state()
         if self.state != before:
             self.verified.clear()
+            self.channels_last.clear()
             self.folds = None
         self._depth += 1
         self._checked, self._classes = False, {}
@@ -341,6 +343,16 @@ class Network:
 
         with self.session(x.device):
             return self.batch_size.map(forward, x, torch.arange(len(x), device=x.device))
+
+    def logits_as_given(self, x: Tensor, arguments: ForwardArguments = NO_ARGUMENTS) -> Tensor:
+        """Compute :meth:`logits` in the caller's memory layout: what :func:`fringe.paths.verify` compares others with.
+        They have the same bits whether that is known or not."""
+        with self.session(x.device):
+            known, self.channels_last = self.channels_last, set()
+            try:
+                return self.logits(x, arguments)
+            finally:
+                self.channels_last = known
 
     def evaluate(
         self,
@@ -482,24 +494,14 @@ class Network:
     def _run(self, x: Tensor, arguments: ForwardArguments) -> Any:
         """Run the model on a copy of ``x``: it may work in place, on neither a leaf nor the caller's storage.
 
-        On a CPU, images go in channels last: convolutions are 1.1 to 1.4 times as fast (benchmarks/layout.py).
-        A model that requires the other layout with ``.view`` gets it from then on.
+        On a CPU, images go in channels last where the network gives the same: convolutions are 1.1 to 1.4 times as
+        fast (benchmarks/layout.py).
         """
-        layout = self.layout(x)
-        if layout is not torch.channels_last:
-            return arguments.call(self.model, x.clone())
-        try:
-            return arguments.call(self.model, x.clone(memory_format=layout))
-        except RuntimeError as error:
-            if "view size is not compatible" not in str(error):
-                raise
-            log.info("the model requires images with channels first in memory; they are passed so from now on")
-            self.channels_last = False
-            return arguments.call(self.model, x.clone())
+        return arguments.call(self.model, x.clone(memory_format=self.layout(x)))
 
     def layout(self, x: Tensor) -> torch.memory_format:
         """Return the memory format in which ``x`` goes through the network."""
-        last = self.channels_last and x.dim() == 4 and x.device.type == "cpu"
+        last = x.dim() == 4 and x.device.type == "cpu" and x.shape[1:] in self.channels_last
         return torch.channels_last if last else torch.contiguous_format
 
     def _validate_inputs(self, x: Tensor) -> Tensor:

@@ -195,7 +195,8 @@ def attribute(
             raise _fault_error(fault)
         if finite:
             part = problem.select(finite) if len(finite) < len(fault) else problem
-            verify(part, {chosen.jvp_use(part)} if chosen.uses_gradients else ())
+            uses = {chosen.jvp_use(part)} if chosen.uses_gradients else ()
+            verify(part, uses, has_sum=chosen.is_complete)
             result = explain_problem(chosen, part)
             passes = classifier.passes.since(before)
             if not classifier.has_classes:

@@ -416,8 +416,10 @@ def compare(
         finite = x.isfinite().flatten(1).all(1) & problem.logits.isfinite().all(1)
         if bad := (~finite).nonzero()[:, 0].tolist():
             raise InputError(f"inputs: images {bad} hold NaN or infinity, or their logits do; leave them out")
-        methods_used = [candidate.method for candidate in candidates if candidate.method is not None]
-        verify(problem, {method.jvp_use(problem) for method in methods_used if method.uses_gradients})
+        used = [candidate.method for candidate in candidates if candidate.method is not None]
+        used = [method for method in used if method.uses_gradients]
+        has_sum = all(method.is_complete for method in used)
+        verify(problem, {method.jvp_use(problem) for method in used}, has_sum=has_sum)
         with shown(progress is True, "comparing") as bar:
             drawn: Progress | None = None if bar is None else lambda what, done, total: bar(done, total, what)
             report = drawn if isinstance(progress, bool) else progress

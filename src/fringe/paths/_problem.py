@@ -103,7 +103,7 @@ class Problem:
             InputError: If ``inputs`` have no batch axis.
         """
         fields["domain"] = _joined_space(fields.pop("domain", InputSpace()), forward_args, inputs)
-        logits = _first_logits(lambda x: model.logits(x, forward_args), inputs)
+        logits = _first_logits(lambda x: model.logits_as_given(x, forward_args), inputs)
         classes = model.resolve_target(target, torch.nan_to_num(logits))
         other = None if contrast is None else model.resolve_target(contrast, logits, "contrast")
         if other is not None:
@@ -406,7 +406,7 @@ class Problem:
         return replace(
             part,
             inputs=x,
-            logits=self.model.logits(x, arguments),
+            logits=self.model.logits_as_given(x, arguments),
             ids=None if self.ids is None else part.ids,
             domain=self.domain.narrowed(axis, size, length),
             baseline=None if part.baseline is None else part.baseline.narrow(axis, 0, length),

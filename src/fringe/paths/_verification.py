@@ -14,6 +14,7 @@ from torch.overrides import TorchFunctionMode
 from fringe._network.outputs import SCORE_OF_OUTPUTS
 from fringe._network.passes import SEQUENCE_FIRST
 from fringe._numbers.rng import KeyedGenerator
+from fringe._strings.progress import log
 from fringe.classifier import WITHOUT_GRADIENTS, WITHOUT_JVP, Linearisation
 from fringe.errors import (
     FringeError,
@@ -35,6 +36,11 @@ ADJOINT_RTOL = 5e-3
 DIFFERENCE_RTOL = 1e-2
 #: Parameters up to which a module is copied in double precision, where single precision cannot decide.
 MAX_COPY = 100_000_000
+#: Length of a step along the gradient, relative to the spread of the input: what counts in it moves by more than the
+#: steps of 8 bits.
+LONG_STEP = 0.01
+#: Share of the change over that step that the gradient may leave unexplained, and what the sum over it may be wrong by.
+UNEXPLAINED, UNCERTAIN = 0.25, 0.05
 
 
 Evaluated = TypeVar("Evaluated", Tensor, Linearisation)
@@ -44,11 +50,12 @@ Evaluated = TypeVar("Evaluated", Tensor, Linearisation)
 JVPUse = Literal["none", "optional", "required"]
 
 
-def verify(problem: Problem, uses: Collection[JVPUse] = ("required",)) -> None:
+def verify(problem: Problem, uses: Collection[JVPUse] = ("required",), *, has_sum: bool = True) -> None:
     """Check that the model can be explained; the caller need not hold a session.
 
     The logits of an image must not depend on its position in the batch: the first, middle and last image are evaluated
-    alone and in another order. A model with two results for the same call is random, and refused.
+    alone and in another order. A model with two results for the same call is random, and refused. On a CPU the first
+    of these passes has its channels last in memory, and later ones only if that gives the same.
 
     On the first image with a finite gradient that is not zero (of at most ``MAX_PROBES``), with a random cotangent u
     and v along J^T u: the output depends on the input through autograd, ``<J^T u, v>`` is the central difference of
@@ -56,6 +63,12 @@ def verify(problem: Problem, uses: Collection[JVPUse] = ("required",)) -> None:
     Jacobian-vector products from then on (``jvp_mode``), or is refused if a method requires them. If every gradient is
     zero, the output must not change with the input either: then the model is constant near the images, and their maps
     are zero.
+
+    A branch that the gradient misses (``.detach()``, rounding, ``torch.where`` of what an image shows) may take part in
+    other images, or beyond that short step. Sums of maps show it; where methods have none, the score of up to
+    ``MAX_PROBES`` images is compared with the integral of its gradient over a long step, at three forward passes and
+    VJPs for each image (up to nine where the network is curved), and a warning says what the gradient leaves
+    unexplained.
 
     Methods that use no gradient (no ``uses``) need none of this.
 
@@ -65,6 +78,7 @@ def verify(problem: Problem, uses: Collection[JVPUse] = ("required",)) -> None:
     Args:
         problem: The images, and the model.
         uses: What the methods do with Jacobian-vector products.
+        has_sum: Whether the maps of each method add up to a change of the score.
 
     Raises:
         ModelOutputError: If the logits of an image depend on its position in the batch, or are random.
@@ -75,18 +89,21 @@ def verify(problem: Problem, uses: Collection[JVPUse] = ("required",)) -> None:
     with model.session(problem.inputs.device):
         if model.tf32:  # whose error is larger than the tolerances, and depends on the size of the batch
             with model.in_full_precision():
-                verify(replace(problem, logits=problem.forward(problem.inputs, problem.every_row)), uses)
+                verify(
+                    replace(problem, logits=problem.forward(problem.inputs, problem.every_row)), uses, has_sum=has_sum
+                )
             return
         x, given = problem.inputs, problem.forward_args
         plain = not (given.args or given.kwargs)
-        key = (*sorted(set(uses)), given.parts, given.axes, x.shape[1:], x.dtype, x.device)
+        key = (*sorted(set(uses)), has_sum, given.parts, given.axes, x.shape[1:], x.dtype, x.device)
         alone, several = ((*key, count) for count in ("one", "several"))
         if plain and (several in model.verified or (len(x) == 1 and alone in model.verified)):
             return
         if not uses:
-            _check_rows(problem, _evaluate(problem, problem.every_row[:1], problem.forward))
+            _check_rows(problem, _evaluate_first(problem, problem.forward))
             return
-        first = _evaluate(problem, problem.every_row[:1], partial(problem.linearise, tangents=tangents, smooth=True))
+        run = partial(problem.linearise, tangents=tangents, smooth=True)
+        first = _evaluate_first(problem, run)
         _check_rows(problem, first.value)
         if given.by_row and len(x) > 1 == model.batch_size.on(x.device):
             _check_single_row(problem)
@@ -101,6 +118,8 @@ def verify(problem: Problem, uses: Collection[JVPUse] = ("required",)) -> None:
                 _check_gradient(problem, row, u, gradient)
                 if tangents:
                     _check_jvp(problem, point, u, gradient, required="required" in uses)
+                if not has_sum:
+                    _check_long_step(problem)
                 if plain:
                     model.verified.add(several if len(x) > 1 else alone)
                     if len(x) == 1 and problem.graphs is None and model.jvp_mode == "double_backward":
@@ -114,6 +133,28 @@ def verify(problem: Problem, uses: Collection[JVPUse] = ("required",)) -> None:
 # -- the position in the batch -------------------------------------------------------------------------------------
 
 
+def _evaluate_first(problem: Problem, run: Callable[[Tensor, Tensor], Evaluated]) -> Evaluated:
+    """Evaluate the first image, on a CPU with its channels last in memory: all images are passed so from then on if it
+    works and gives the same. A network that reads strides or memory gives something else, but not for an image of one
+    colour, which decides nothing."""
+    x, row, layouts = problem.inputs[:1], problem.every_row[:1], problem.model.channels_last
+    shape = x.shape[1:]
+    if shape not in layouts:
+        layouts.add(shape)
+        if problem.model.layout(x) is torch.channels_last and bool((x != x.flatten()[:1]).any()):
+            try:
+                result = run(x, row)
+                value = result if isinstance(result, Tensor) else result.value
+                if bool((value - problem.logits[:1]).abs().max() <= _rounding(problem)):
+                    return result
+            except Exception as error:  # whatever a model raises
+                if is_machine_error(error):
+                    raise
+            log.info("with channels last in memory the model gives something else: images are passed as they came")
+        layouts.remove(shape)
+    return _evaluate(problem, row, run)
+
+
 def _check_rows(problem: Problem, first: Tensor) -> None:
     """Refuse a model that is random, or whose logits depend on the position in the batch. The ``first`` image has these
     logits (1, C) alone."""
@@ -121,7 +162,7 @@ def _check_rows(problem: Problem, first: Tensor) -> None:
     chosen = sorted({0, batch // 2, batch - 1})
     together = chosen[::-1][: problem.model.batch_size.on(problem.inputs.device)]
     calls = [[row] for row in chosen] + ([together] if len(together) > 1 else [])
-    scale = LOGITS_RTOL * problem.logits.abs().max() + 1e-6
+    scale = _rounding(problem)
     for call in calls:
         rows = torch.tensor(call, device=problem.inputs.device)
         logits = first if call == [0] else _evaluate(problem, rows, problem.forward)
@@ -144,6 +185,11 @@ def _check_rows(problem: Problem, first: Tensor) -> None:
         )
 
 
+def _rounding(problem: Problem) -> Tensor:
+    """How far the logits of an image may differ between two passes."""
+    return LOGITS_RTOL * problem.logits.abs().max() + 1e-6
+
+
 def _check_single_row(problem: Problem) -> None:
     """Refuse forward arguments that one image takes whole, with other logits than with its row: where no pass holds
     several images, nothing else tells whether their rows are those of the images."""
@@ -152,7 +198,7 @@ def _check_single_row(problem: Problem) -> None:
     except Exception:  # whatever a model raises, it takes one row
         return
     change = (logits - problem.logits[:1]).abs().max() if logits.shape == problem.logits[:1].shape else 0.0
-    if change > LOGITS_RTOL * problem.logits.abs().max() + 1e-6:
+    if change > _rounding(problem):
         message = "one image takes its forward arguments whole, and then has other logits than with one row of them"
         raise ModelOutputError(message, argument="model", hint=problem.forward_args.hint)
 
@@ -359,6 +405,56 @@ def _adjoint_holds(u: Tensor, jv: Tensor, ju: Tensor, v: Tensor) -> bool:
     left, right = (u.double() * jv.double()).sum(), (ju.double() * v.double()).sum()
     rounding = 100 * torch.finfo(jv.dtype).eps * u.double().norm() * jv.double().norm()
     return bool((left - right).abs() <= ADJOINT_RTOL * right.abs() + rounding)
+
+
+def _check_long_step(problem: Problem) -> None:
+    """Warn where the integral of the gradient over a long step is not the change of the score."""
+    part = problem.select(range(min(len(problem.inputs), MAX_PROBES)))
+    part = replace(part, target=part.target.view(len(part.inputs), -1)[:, 0], contrast=None, score_kind="logit")
+    x, rows = part.inputs, part.every_row
+
+    def evaluate(point: Tensor) -> tuple[Tensor, Tensor]:
+        logits, gradient = part.logits_gradient(point, rows)
+        return part.score(logits, rows).double(), gradient
+
+    score, gradient = evaluate(x)
+    flat = x.double().flatten(1)
+    spread = (flat - flat.mean(1, keepdim=True)).norm(dim=1)
+    size = LONG_STEP * torch.where(spread > 0, spread, flat.norm(dim=1).clamp_min(1.0))
+    size = size / gradient.double().flatten(1).norm(dim=1).clamp_min(torch.finfo(x.dtype).tiny)
+    step = gradient * -size.to(x).view(-1, *[1] * (x.dim() - 1))
+
+    def slope(gradient: Tensor) -> Tensor:
+        return (gradient.double() * step.double()).flatten(1).sum(1)
+
+    slopes, change, integral, doubt = {0.0: slope(gradient)}, torch.zeros_like(score), score, score
+    for panels in (1, 2, 4):  # Simpson's rule, and with more points where the network is curved, or a branch is missing
+        shares = [k / (2 * panels) for k in range(2 * panels + 1)]
+        for share in shares:
+            if share not in slopes:
+                end, gradient = evaluate(x + share * step)
+                slopes[share], change = slope(gradient), end - score if share == 1.0 else change
+        values = torch.stack([slopes[share] for share in shares])
+        integral = _simpson(values)
+        doubt = (integral - _simpson(values[::2])).abs() if panels > 1 else torch.zeros_like(integral)
+        scale = torch.maximum(change.abs(), integral.abs())
+        left = (change - integral).abs() / scale.clamp_min(LOGITS_RTOL * float(problem.logits.abs().max()) + 1e-6)
+        if not bool((left > UNEXPLAINED).any()):
+            return
+    wrong = (left > UNEXPLAINED) & (doubt <= UNCERTAIN * scale)  # pyright: ignore[reportPossiblyUnboundVariable]
+    if bool(wrong.any()):
+        image = int(wrong.nonzero()[0])
+        warn_caller(
+            f"the gradient misses part of what the model computes: along it the score of image {image} changes by "
+            f"{float(change[image]):.3g}, and the gradient explains {float(integral[image]):.3g}. Look for .detach(), "
+            "rounding, integers or torch.where in its forward; maps of gradients say nothing of such a branch"
+        )
+
+
+def _simpson(values: Tensor) -> Tensor:
+    """The integral over a unit interval of a function with these ``values`` (2 n + 1, B) at equal distances."""
+    weights = values.new_tensor([1, *[4, 2] * (len(values) // 2 - 1), 4, 1])
+    return torch.einsum("n,nb->b", weights / weights.sum(), values)
 
 
 def _refuse_flat(problem: Problem, row: Tensor, value: Tensor) -> None:

@@ -254,7 +254,7 @@ class TaskRunner:
             with classifier.session(x.device):
                 pictures = [self._resolved.pictures[image] for image in images]
                 arguments = forward_arguments(pictures, self._device)
-                logits = classifier.logits(x, arguments)
+                logits = classifier.logits_as_given(x, arguments)
                 faults = [self._fault(context, image, row) for image, row in zip(images, logits, strict=True)]
                 failed |= {i: ("failed", fault) for i, fault in zip(images, faults, strict=True) if fault}
                 valid = [i for i, fault in enumerate(faults) if not fault]
@@ -269,8 +269,9 @@ class TaskRunner:
                     classifier, x, logits, target, ids=keys, rng=noise, domain=space, forward_args=arguments
                 )
                 candidates = self._resolved.plan.candidates(self._resolved.plan.model(context.label))
-                methods = [one.method for one in candidates if one.method is not None]
-                verify(problem, {method.jvp_use(problem) for method in methods if method.uses_gradients})
+                methods = [one.method for one in candidates if one.method is not None and one.method.uses_gradients]
+                has_sum = all(method.is_complete for method in methods)
+                verify(problem, {method.jvp_use(problem) for method in methods}, has_sum=has_sum)
         except TargetError as error:
             failed |= dict.fromkeys(images, ("failed", str(error)))
             return None

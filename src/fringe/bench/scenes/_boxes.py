@@ -122,7 +122,8 @@ class OneStage(nn.Module):
     """A small detector of one stage: for each of 8 by 8 places the box and the logits of its classes.
 
     Maps inputs (B, 3, 64, 64) in [0, 1] to (B, 64, 4 + K + 1): centre, width and height in pixels, and logits, the last
-    one that of "no object". With ``wide`` each place also sees the largest value of each feature in the image.
+    one that of "no object". With ``wide`` those of the other classes are read from the largest value of each feature in
+    the image, and are the same at all places: a place itself says only whether there is an object, and where.
     """
 
     def __init__(self, classes: int, wide: bool) -> None:
@@ -132,14 +133,15 @@ class OneStage(nn.Module):
         for before, after, stride, spread in widths:
             convolution = nn.Conv2d(before, after, 3, stride, spread, spread, bias=False)
             layers += [convolution, nn.BatchNorm2d(after), nn.ReLU()]
-        self.body, self.head = nn.Sequential(*layers), nn.Conv2d(48, 4 + classes + 1, 1)
-        self.wide = nn.Conv2d(48, 48, 1) if wide else None
+        self.body, self.head = nn.Sequential(*layers), nn.Linear(48, 4 + classes + 1)
+        self.wide = nn.Linear(48, classes) if wide else None
 
     def forward(self, x: Tensor) -> Tensor:
         features = self.body(2 * x - 1)
+        y = self.head(features.flatten(2).transpose(1, 2))
         if self.wide is not None:
-            features = (features + self.wide(features.amax((2, 3), keepdim=True))).relu()
-        y = self.head(features).flatten(2).transpose(1, 2)
+            labels = self.wide(features.amax((2, 3)))[:, None].expand(-1, y.shape[1], -1)
+            y = torch.cat([y[..., :4], labels, y[..., -1:]], -1)
         centres, sizes = _centres().to(y) + 8 * y[..., :2], 16 * y[..., 2:4].exp()
         return torch.cat([centres, sizes, y[..., 4:]], -1)
 
