@@ -101,7 +101,7 @@ def _summaries(
 
 @lru_cache(maxsize=2)
 def _counts(n: int, seed: int) -> tuple[NDArray[np.uint8], ...]:
-    """How often each of n numbers is in each resample, (rows, n) at a time: one byte a number, kept for the next one."""
+    """How often each of n numbers is in each resample, (rows, n) at a time: one byte a number, kept for the next."""
     rng, rows = np.random.default_rng(seed), max(1, _RESAMPLED_AT_ONCE // n)
     parts = list[NDArray[np.uint8]]()
     for start in range(0, RESAMPLES, rows):
