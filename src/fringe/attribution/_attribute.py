@@ -196,7 +196,7 @@ def attribute(
         if finite:
             part = problem.select(finite) if len(finite) < len(fault) else problem
             uses = {chosen.jvp_use(part)} if chosen.uses_gradients else ()
-            verify(part, uses, has_sum=chosen.is_complete)
+            verify(part, uses, has_sum=chosen.is_complete or chosen.innermost.is_complete)
             result = explain_problem(chosen, part)
             passes = classifier.passes.since(before)
             if not classifier.has_classes:

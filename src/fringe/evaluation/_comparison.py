@@ -418,7 +418,7 @@ def compare(
             raise InputError(f"inputs: images {bad} hold NaN or infinity, or their logits do; leave them out")
         used = [candidate.method for candidate in candidates if candidate.method is not None]
         used = [method for method in used if method.uses_gradients]
-        has_sum = all(method.is_complete for method in used)
+        has_sum = all(method.is_complete or method.innermost.is_complete for method in used)
         verify(problem, {method.jvp_use(problem) for method in used}, has_sum=has_sum)
         with shown(progress is True, "comparing") as bar:
             drawn: Progress | None = None if bar is None else lambda what, done, total: bar(done, total, what)

@@ -101,8 +101,7 @@ def _summaries(
 
 @lru_cache(maxsize=2)
 def _counts(n: int, seed: int) -> tuple[NDArray[np.uint8], ...]:
-    """How often each of n numbers is in each of RESAMPLES resamples, (rows, n) at a time: one byte a number. In memory
-    for the next column."""
+    """How often each of n numbers is in each resample, (rows, n) at a time: one byte a number, kept for the next."""
     rng, rows = np.random.default_rng(seed), max(1, _RESAMPLED_AT_ONCE // n)
     parts = list[NDArray[np.uint8]]()
     for start in range(0, RESAMPLES, rows):
@@ -484,9 +483,8 @@ class ControlTest:
 
 
 def least_images(count: int) -> int:
-    """Return the fewest images, or clusters, at which one of ``count`` scores can be better than the controls: n of
-    them have 2^n signs, so that no p of a two-sided test is below 2 / 2^n, and the least p is multiplied by ``count``.
-    """
+    """Return the fewest images, or clusters, at which one of ``count`` scores can be better than the controls: n have
+    2^n signs, so that no p of a two-sided test is below 2 / 2^n, and the least p is multiplied by ``count``."""
     return math.floor(math.log2(2 * count / BELOW)) + 1
 
 
@@ -588,13 +586,14 @@ def summary(
         columns = {method: _as_column(method, column) for (method, of), column in scores.items() if of == label}
         compared = compare_with_controls(columns, controls, *words, seed, **known.get(label, {}))
         tests |= {(method, label): test for method, test in compared.items()}
-    adjusted = holm([test.p for test in tests.values()])
-    for key, p in zip(list(tests), adjusted, strict=True):
+    for key, p in zip(list(tests), holm([test.p for test in tests.values()]), strict=True):
         tests[key] = replace(tests[key], adjusted=p, count=len(tests))
     of = {label: known.get(label, {}).get("networks") for label in metrics}
     networks = {label: () if one is None else tuple(one) for label, one in of.items()}
     for some in dict.fromkeys(networks.values()):  # columns of the same networks are resampled together
         keys = [key for key in scores if networks[key[1]] == some]
-        every = [(scores[m, k], metrics[k][1], known.get(k, {}).get("clusters")) for m, k in keys]
+        every: list[tuple[Column, Aggregate, Labels | None]] = [
+            (scores[m, k], metrics[k][1], known.get(k, {}).get("clusters")) for m, k in keys
+        ]
         estimates |= dict(zip(keys, estimate_all(every, seed, networks=some or None), strict=True))
     return {key: Summary(estimates[key], tests.get(key)) for key in scores}

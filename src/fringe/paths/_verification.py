@@ -78,7 +78,7 @@ def verify(problem: Problem, uses: Collection[JVPUse] = ("required",), *, has_su
     Args:
         problem: The images, and the model.
         uses: What the methods do with Jacobian-vector products.
-        has_sum: Whether the maps of each method add up to a change of the score.
+        has_sum: Whether maps of each method, or those inside its modifiers, add up to a change of the score.
 
     Raises:
         ModelOutputError: If the logits of an image depend on its position in the batch, or are random.

@@ -270,7 +270,7 @@ class TaskRunner:
                 )
                 candidates = self._resolved.plan.candidates(self._resolved.plan.model(context.label))
                 methods = [one.method for one in candidates if one.method is not None and one.method.uses_gradients]
-                has_sum = all(method.is_complete for method in methods)
+                has_sum = all(method.is_complete or method.innermost.is_complete for method in methods)
                 verify(problem, {method.jvp_use(problem) for method in methods}, has_sum=has_sum)
         except TargetError as error:
             failed |= dict.fromkeys(images, ("failed", str(error)))
