@@ -46,7 +46,7 @@ NEAR = {"start": 0.06, "end": 0.04}
         ({"delta_euc": 2.0}, {"end": 1.9, "share": 0.0} | CAP, "stalled", r": use delta_euc=1e\+02 \(now 2\)$"),
         ({}, {"end": 1.9, "share": 0.0} | ETA, "stalled", r": use eta_max=2e\+02 \(now 4\)$"),
         (ARRIVAL, {"end": 1.9, "share": 0.04, "steps": 1000} | CAP, "stalled", r": use delta_euc=5\.7"),
-        (STRONG, {"end": 1.9, "share": 0.0} | CAP, "stalled", r": use gamma_prior=0\.001 \(now 0\.1\)$"),
+        (STRONG, {"end": 1.9, "share": 0.0} | CAP, "stalled", r": use gamma_prior=0\.0006 \(now 0\.1\)$"),
         (STRONG, {"end": 1.9, "share": 0.0} | ETA, "stalled", r": use eta_max="),
         (DIFFUSION | STRONG, {"end": 1.9, "share": 0.0} | CAP, "stalled", r": use delta_euc="),
         # nothing did

@@ -78,7 +78,7 @@ class FRInGe(Attributor):
     ] = "auto"
     damping: Annotated[Positive, Search(1e-12, 1e-1, log=True), Doc("Tikhonov damping (lambda)")] = 1e-2
     gamma_step: Annotated[NotNegative, Search(1e-4, 1e-2, log=True), Doc("smooths the direction (gamma_step)")] = 1e-2
-    gamma_prior: Annotated[NotNegative, Search(1e-5, 1e-2, log=True), Doc("smooths the image (gamma_prior)")] = 1e-3
+    gamma_prior: Annotated[NotNegative, Search(1e-5, 1e-2, log=True), Doc("smooths the image (gamma_prior)")] = 6e-4
     structure: Annotated[
         Structure | Literal["auto"],
         Doc(
@@ -336,7 +336,7 @@ EXCLUDED_BELOW = 1000.0
 MOST_RAISED = 50.0
 
 #: ``gamma_prior`` above which the prior may hold the path back: ten times the default.
-STRONG_PRIOR = 1e-2
+STRONG_PRIOR = 6e-3
 
 #: Nats to the reference at the end point above which the advice says how to continue, unless half was enough.
 FAR_ABOVE = 0.5

@@ -48,7 +48,7 @@ def map_setting(
     seed: int,
     references: tuple[str, ...] | None = None,
     code: str | None = None,
-    more: Mapping[str, Any] | None = None,
+    **more: Any,
 ) -> dict[str, Any]:
     """Everything but the image that shapes a method's map, as plain JSON data; its :func:`digest` is the key. Neither
     the batch size, the device nor the engine is in it: they move a number by rounding alone.
@@ -60,7 +60,7 @@ def map_setting(
     """
     setting = {"model": model, "method": method, "target": target, "score": score, "seed": seed}
     setting |= {"code": code} if code else {}
-    setting |= {"references": references, "dtype": "float32", "schema": SCHEMA, **(more or {})}
+    setting |= {"references": references, "dtype": "float32", "schema": SCHEMA, **more}
     return json.loads(json.dumps(setting, default=_as_plain))
 
 
@@ -423,7 +423,7 @@ def _settings(
             seed=plan.seed,
             references=digests if candidate.method is not None and candidate.method.uses_references else None,
             code=written_code(candidate.method),
-            more=more,
+            **more,
         )
         for candidate in plan.candidates(model)
     }
