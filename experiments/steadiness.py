@@ -3,7 +3,7 @@ of docs/results/steadiness.md.
 
 python experiments/steadiness.py efficientnet_lite0 --images 12
 python experiments/steadiness.py mobilenet_v2 --images 24 --offset 3 --scores
-python experiments/steadiness.py --figure docs/images/steadiness.png
+python experiments/steadiness.py --figure docs/images/steadiness.webp
 """
 
 import argparse
@@ -98,7 +98,7 @@ def draw(file: Path) -> None:
     slope.plot(x, (x > 0).float(), color="0.6", label="of ReLU")
     slope.plot(x, torch.sigmoid(SHARPNESS * x), color="tab:blue", label="in the direction")
     slope.set(xlabel="input of the rectifier", ylabel="slope", title="The slope of a rectifier")
-    slope.legend(frameon=False)
+    slope.legend(frameon=False, loc="upper left", fontsize=8)
     page = (DOCS / "results" / "steadiness.md").read_text(encoding="utf-8")
     names, rows = list[str](), dict[str, list[float]]()
     for line in page.splitlines():
@@ -106,13 +106,17 @@ def draw(file: Path) -> None:
             names.append(line[3:].partition(",")[0])
         elif line.startswith("| ") and line.count("|") == 8 and "---" not in line and "passes" not in line:
             cells = [cell.strip() for cell in line.strip("|").split("|")]
-            rows.setdefault(cells[0].strip("`"), []).append(float(cells[3]))
+            rows.setdefault(cells[0].replace("`", ""), []).append(float(cells[3]))
     colours = {"without the three": "0.6", "FRInGe()": "tab:blue", "ig, 50 steps": "tab:orange"}
-    for shift, (name, colour) in zip((0.2, 0.0, -0.2), colours.items(), strict=True):
-        places = [len(rows[name]) - 1 - i + shift for i in range(len(rows[name]))]
-        moved.barh(places, rows[name], 0.2, color=colour, label=name)
+    for name, colour in colours.items():
+        moved.plot(rows[name], range(len(rows[name]))[::-1], "o", color=colour, label=name)
     moved.set_yticks(range(len(rows["FRInGe()"])), names[: len(rows["FRInGe()"])][::-1])
-    moved.set(xscale="log", xlabel="distance of two maps (lower is steadier)", title="Noise of one millionth")
+    moved.set(
+        xscale="log",
+        ylim=(-0.5, len(rows["FRInGe()"]) - 0.5),
+        xlabel="distance of two maps (lower is steadier)",
+        title="Noise of one millionth",
+    )
     moved.legend(frameon=False, fontsize=8, loc="upper left", bbox_to_anchor=(1.0, 1.0))
     figure.savefig(file, dpi=150)
 
