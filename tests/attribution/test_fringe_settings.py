@@ -50,7 +50,7 @@ def test_a_reference_is_kept_to_the_last_digit_and_sums_to_one():
 
 def test_the_fast_preset_takes_few_passes():
     """Of several images, and of one that bears the check of the model alone."""
-    for images, most in (("embedded:digits:0:8", 25), ("embedded:digits:3", 30)):
+    for images, most in (("embedded:digits:0:8", 27), ("embedded:digits:3", 32)):
         counts = fringe.explain("embedded:digits", images, method="fringe:fast", telemetry=False)
         passes = counts.passes.forward + counts.passes.jvp + counts.passes.vjp
         assert passes / len(counts) <= most
@@ -99,7 +99,7 @@ def test_automatic_settings_follow_the_structure(structure, cap, rank, halvings,
         return fringe.FRInGe(structure=structure, **settings).path(10_000)
 
     assert (path().eta_max, path().tau, path().cap, path().rank) == (4.0, 4e-2, cap, rank)
-    assert path(delta_euc="long").cap == 1.5 * cap
+    assert path(delta_euc="long").cap == pytest.approx(1.5 * cap)
     assert path(delta_euc=0.7).cap == 0.7
     assert path(delta_euc=None).cap is None
     assert (path().halvings, path(halvings=0).halvings) == (halvings, 0)

@@ -240,7 +240,7 @@ def test_variants_take_parts_out_and_those_of_the_table_have_their_own_numbers()
 )
 def test_an_old_spelling_is_answered_with_the_new_one(old, new):
     for name in (f"fringe:{old}", f"straight:fringe:{old}"):
-        with pytest.raises(fringe.InputError, match=f"'{old}' is a method of its own; write '{new}'$"):
+        with pytest.raises(fringe.InputError, match=f"'{old}' is a method of its own; write method='{new}'$"):
             get_method(name)
     if not new.endswith("auto"):
         get_method(new)

@@ -195,8 +195,8 @@ def attribute(
             raise _fault_error(fault)
         if finite:
             part = problem.select(finite) if len(finite) < len(fault) else problem
-            uses = {chosen.jvp_use(part)} if chosen.uses_gradients else ()
-            verify(part, uses, has_sum=chosen.is_complete or chosen.innermost.is_complete)
+            has_sum = chosen.is_complete or chosen.innermost.is_complete
+            verify(part, {chosen.jvp_use(part)} if chosen.uses_gradients else (), has_sum=has_sum)
             result = explain_problem(chosen, part)
             passes = classifier.passes.since(before)
             if not classifier.has_classes:

@@ -36,8 +36,8 @@ from fringe.paths import (
 )
 
 #: By how many eps of the larger one two scores of the same input may differ: the order in which a layer's products are
-#: summed changes their last bits, and a path may reach its end by several additions.
-ROUNDINGS = 8
+#: summed, which the memory layout decides, too, changes their last bits, and a path may reach its end by additions.
+ROUNDINGS = 64
 
 NodeRule = Literal["midpoint", "gausslegendre", "trapezoid", "left", "right", "closed_mean"]
 Reduce = Literal["sum", "mean"]
