@@ -48,9 +48,9 @@ FRAME = "#c2185b"
 VIEW = np.array([[-0.6, 0.8, 0.0], [-0.322, -0.242, 0.915]])
 SCORES, BLIND = {"road": "ROAD", "signed_insertion": "Signed insertion"}, ("zero", "random", "uniform", "edge")
 #: Where the name of a point stands, in points from it, and names of runs that are not those of a method.
-PLACES = {"preview": (-6, -12), "guided": (-6, 3), "smoothgrad": (6, -12), "diffusion": (-6, -12)}
+PLACES = {"fast": (-6, -12), "guided": (-6, 3), "smoothgrad": (6, -12), "diffusion": (-6, -12)}
 NAMES = {
-    **{"fringe": "FRInGe", "fringe:preview": "FRInGe, preview", "preview": "FRInGe, preview", "ig": "IG"},
+    **{"fringe": "FRInGe", "fringe:fast": "FRInGe, fast", "fast": "FRInGe, fast", "ig": "IG"},
     **{"smoothgrad": "SmoothGrad", "blur_ig": "Blur IG", "guided": "Guided IG", "guided_ig:quick": "Guided IG"},
     **{"gradcam": "Grad-CAM", "diffusion": "diffusion"},
 }
@@ -189,7 +189,7 @@ def failures(_: Path) -> None:
             tile(axes, over(result), NAMES[method], f"{(evidence * truth).sum() / evidence.sum():.0%} inside")
         tile(line[0], result.context.picture(x), question)
         frame(line[0], truth, name)
-    for axes, method in zip(lines[3, 1:], ("fringe:preview", "fringe", "ig"), strict=True):
+    for axes, method in zip(lines[3, 1:], ("fringe:fast", "fringe", "ig"), strict=True):
         result = explained(OUT / f"methods-{method}", "efficientnet_lite0", FILES, method=method)[PALACE]
         tile(axes, over(result), NAMES[method], f"{result.verdict[0]}: {result.completeness_residual[0]:.1%} missing")
     tile(lines[3, 0], result.context.picture(result.context.inputs[0]), "is the sum right?")
@@ -212,7 +212,7 @@ def price(shared: Path) -> None:
     preprocessing = "resize=32,mean=0.485/0.456/0.406,std=0.229/0.224/0.225"
     model, data = {"resnet20": "zoo.py:cifar_resnet20"}, (str((shared / "images" / "cifar10").resolve()),)
     given = {"data": data, "trust_code": True, "preprocessing": preprocessing, "metrics": tuple(SCORES), "n": 48}
-    shown = "fringe,preview=fringe:preview,ig,smoothgrad,blur_ig,guided=guided_ig:quick,gradcam"
+    shown = "fringe,fast=fringe:fast,ig,smoothgrad,blur_ig,guided=guided_ig:quick,gradcam"
     spec = ExperimentSpec(model=model, methods=shown, **given)
     os.environ["FRINGE_SHARED"] = str(shared)  # the specification names the model's file by zoo.py
     results = run_experiment(spec, OUT / "price")
@@ -232,7 +232,7 @@ def draw_price(axes: Axes, results: Results, metric: str) -> None:
         if method in BLIND:
             blind[method] = found.mean
         elif ":" not in method:
-            colour = GREY if method == "diffusion" else RED if method in ("fringe", "preview") else BLUE
+            colour = GREY if method == "diffusion" else RED if method in ("fringe", "fast") else BLUE
             axes.errorbar(passes, found.mean, [[found.mean - found.low], [found.high - found.mean]], color=colour, lw=1)
             axes.plot(passes, found.mean, "o", color=colour, mfc="white" if colour == GREY else colour, ms=6)
             place = PLACES.get(method, (6, 5))
