@@ -38,7 +38,7 @@ from fringe.geometry import (
     target_rest_logits,
     to_tangent,
 )
-from fringe.linalg import SPATIAL_AXES, LaplacianBasis, SpectralOperator, Structure, batch_view, inner_product
+from fringe.linalg import SPATIAL_AXES, SpectralOperator, Structure, batch_view, inner_product, laplacian
 from fringe.paths import (
     AT_POINTS,
     Geodesic,
@@ -228,9 +228,8 @@ class FisherRaoPath:
                 argument="structure",
                 hint="choose structure='none' for tabular data",
             )
-        grid = LaplacianBasis(shape[len(shape) - axes :])
-        biharmonic = grid.biharmonic()
-        modes = grid.operator(biharmonic, like)
+        biharmonic = laplacian(shape[len(shape) - axes :]).square()
+        modes = SpectralOperator.of(biharmonic, like)
         inverse = (1.0 / (self.damping + self.gamma_step * biharmonic)).to(modes.symbol)
         return replace(self, has_jvp=has_jvp, modes=modes, inverse=inverse)
 
