@@ -353,16 +353,19 @@ def _fits(result: Attribution) -> bool:
     return set(rows) == {size} and (context is None or tuple(context.inputs.shape) == shape)
 
 
+@dataclass
 class ProgressCounter:
     """Counts steps and reports them.
 
-    Args:
+    Attributes:
         progress: Called with the steps done and the total.
         total: Number of steps.
+        done: Those that are done.
     """
 
-    def __init__(self, progress: Progress | None, total: int):
-        self.progress, self.done, self.total = progress, 0, total
+    progress: Progress | None
+    total: int
+    done: int = 0
 
     def tick(self, count: int) -> None:
         """Count ``count`` further steps."""

@@ -28,7 +28,7 @@ def mark_steps(method: Attributor, result: Attribution, problem: Problem) -> Att
     it. Embeddings of texts always have some.
     """
     parts = problem.forward_args.parts if is_joint(problem.forward_args.parts) else ()
-    if not method.uses_gradients or problem.token_length is not None or not len(result):
+    if not method.uses_gradients or problem.token_length is not None:
         return result
     named = [
         f"feature {k} of {p.name or f'inputs[{i}]'}" if len(p.shape) < 2 else ""
@@ -42,8 +42,8 @@ def mark_steps(method: Attributor, result: Attribution, problem: Problem) -> Att
         features = [] if bool(empty.all()) else empty.nonzero().flatten().tolist()
         names = dict(enumerate(problem.domain.names or named)) if axis == 1 else {}
         noun = "channel" if axis == 1 and maps.dim() > 2 else "feature"
-        steps = _steps(problem, axis, [k for k in features if names.get(k, noun)])
-        broken += [names.get(k, f"{noun} {k}") for k in steps]
+        if features := [k for k in features if names.get(k, noun)]:
+            broken += [names.get(k, f"{noun} {k}") for k in _steps(problem, axis, features)]
     if not broken:
         return result
     why = (
@@ -61,7 +61,7 @@ def mark_steps(method: Attributor, result: Attribution, problem: Problem) -> Att
 
 def _steps(problem: Problem, axis: int, features: list[int]) -> list[int]:
     """Those of the features without a gradient that the model reads by steps; by halves, as most are not read."""
-    if not features or not _moves(problem, axis, features, by_steps=False):
+    if not _moves(problem, axis, features, by_steps=False):
         return []
     part, probed, stepped = problem.select(range(min(len(problem.inputs), MOST_IMAGES))), 0, list[int]()
     gradient = part.logits_gradient(part.inputs, part.every_row)[1]
