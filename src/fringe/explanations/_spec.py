@@ -84,6 +84,7 @@ class ExplainSpec(ImageOptions):
     boxes: Annotated[
         str | None, Doc("Boxes of a detector: 'predicted', how many, or X0,Y0,X1,Y1[;X0,...] in pixels of its input.")
     ] = None
+    probe: Annotated[bool, Doc("Compare each map with occlusion: 90 forward passes.")] = True
     figures: Annotated[bool, Doc("Draw pictures and write pages.")] = True
     top: Annotated[PositiveInt, Doc("Number of classes on the page, the most probable ones.")] = 5
 
@@ -93,7 +94,9 @@ class CompareSpec(ImageOptions):
     :class:`fringe.bench.experiments.ExperimentSpec`."""
 
     methods: Annotated[Any, Doc("NAME, NAME:PRESET, LABEL=NAME or file.py:NAME, with commas.")] = "fringe,ig"
-    metrics: Annotated[Any, Doc("NAME or NAME:PRESET, with commas.")] = "road,signed_insertion,random_logit"
+    metrics: Annotated[Any, Doc("NAME or NAME:PRESET, with commas.")] = (
+        "occlusion_agreement,road,signed_insertion,random_logit"
+    )
     set: Annotated[
         tuple[str, ...] | Mapping[str, Any],
         Doc("LABEL.KEY=VALUE: a setting of a method or metric; may be repeated.", takes="a list of KEY=VALUE texts"),
