@@ -327,6 +327,31 @@ class Problem:
         same = ((made - x).abs() <= rounding).flatten(1).all(1)  # the mean or blur of an image of one colour
         return torch.where(same.view(-1, *[1] * (x.dim() - 1)), x, made)
 
+    def reference_images(self, purpose: str) -> Tensor:
+        """Return the reference images of the call.
+
+        Args:
+            purpose: What they are for, which is the text of the error if there are none.
+
+        Returns:
+            Images (P, *S) in the dtype of the inputs and on their device.
+
+        Raises:
+            InputError: If there are none, they have another shape, or they are not finite.
+        """
+        given, shape = self.domain.references, tuple(self.inputs.shape[1:])
+        if given is None:
+            hint = "pass some with attribute(..., space=InputSpace(references=...))"
+            raise InputError(purpose, argument="space", hint=hint)
+        if tuple(given.shape[1:]) != shape or not len(given):
+            expected = ", ".join(["P", *map(str, shape)])
+            message = f"got shape {tuple(given.shape)}, expected ({expected}) with P at least 1"
+            raise InputError(message, argument="space.references")
+        references = given.detach().to(self.inputs)
+        if not bool(torch.isfinite(references).all()):
+            raise InputError("they hold NaN or infinity", argument="space.references")
+        return references
+
     def groups(self, *, by_score: bool) -> list[list[int]]:
         """Group images that share evaluations at a common point: those with equal forward arguments.
 
