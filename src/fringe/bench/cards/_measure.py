@@ -63,7 +63,7 @@ PARTS: Mapping[str, tuple[tuple[str, ...], bool]] = {
         False,
     ),
     "Sanity": (("mprt", "random_logit"), True),
-    "Noise sensitivity": (("max_sensitivity",), True),
+    "Noise sensitivity": (("max_sensitivity", "max_sensitivity:rounding"), True),
     "Completeness": (("completeness_residual",), False),
 }
 #: In benchmarks: properties of a map and its path that only methods designed for them can fail.
