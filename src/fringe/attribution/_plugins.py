@@ -32,7 +32,7 @@ from fringe.attribution._base import (
 from fringe.attribution._diagnostics import gradient_attribution, sum_attribution
 from fringe.errors import InputError, install_hint, is_installed
 from fringe.linalg import batch_view, grid_cells
-from fringe.paths import Occlusion, Problem
+from fringe.paths import Occlusion, Problem, part_numbers
 from fringe.settings import Doc, PositiveInt, Setting
 
 #: ``explain(part)``: maps (B, *S) of a part of the images that fits one pass.
@@ -332,7 +332,7 @@ class CaptumMethod(PluginMethod):
 
     def _occlusion(self, captum: Any, problem: Problem) -> Explain:
         if problem.feature_mask is not None:
-            return lambda part: _drops_of_features(part, part.resolve_baseline(self.baseline))
+            return lambda part: Occlusion.of(part, part_numbers(part), part.resolve_baseline(self.baseline)).map(part)
         shapes = [tuple(x.shape[1:]) for x in _tensors(problem.inputs, problem.forward_args.parts)]
         window, stride = self.window, self.stride
         if not isinstance(window, tuple):
@@ -383,14 +383,6 @@ class CaptumMethod(PluginMethod):
             return torch.from_numpy(numbers.reshape(labels.shape)).to(x.device).expand(x.shape)
         cells = max(1, round(self.segments ** (1 / (x.dim() - 1))))
         return grid_cells(x.shape[1:], cells).to(x.device).expand(x.shape)
-
-
-def _drops_of_features(part: Problem, filled: Tensor) -> Tensor:
-    """Maps (B, *S) in which each entry has what the score loses without its feature, as Captum's FeatureAblation."""
-    assert part.feature_mask is not None
-    occlusion = Occlusion.of(part, part.feature_mask, filled)
-    maps = occlusion.drops[:, 0].gather(1, occlusion.numbers.flatten(1))
-    return maps.view_as(part.inputs).to(part.inputs)
 
 
 def _tensors(x: Tensor, parts: Sequence[Part]) -> tuple[Tensor, ...]:

@@ -121,6 +121,12 @@ class Occlusion:
         drops[image, part] = score[image] - left.view(len(image), -1)
         return cls(numbers, drops.mT.contiguous(), score, torch.finfo(x.dtype).eps)
 
+    def map(self, problem: Problem) -> Tensor:
+        """Return maps (B, *S) of one class in which each entry has the drop of its part, as Captum's FeatureAblation."""
+        x = problem.inputs
+        numbers = self.numbers.flatten(1)
+        return self.drops[:, 0].gather(1, numbers).view_as(self.numbers).expand_as(x).to(x)
+
     def sums(self, values: Tensor, *, sizes: bool = False) -> Tensor:
         """Sum maps over each part.
 
