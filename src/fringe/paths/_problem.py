@@ -104,7 +104,7 @@ class Problem:
         """
         if (domain := fields.pop("domain", None)) is not None:
             fields["domain"] = _joined_space(domain, forward_args, inputs)
-        logits = _first_logits(lambda x: model.logits_as_given(x, forward_args), inputs)
+        logits = _first_logits(lambda x: model.logits(x, forward_args, as_given=True), inputs)
         classes = model.resolve_target(target, torch.nan_to_num(logits))
         other = None if contrast is None else model.resolve_target(contrast, logits, "contrast")
         if other is not None:
@@ -434,7 +434,7 @@ class Problem:
         return replace(
             part,
             inputs=x,
-            logits=self.model.logits_as_given(x, arguments),
+            logits=self.model.logits(x, arguments, as_given=True),
             ids=None if self.ids is None else part.ids,
             domain=self.domain.narrowed(axis, size, length),
             baseline=None if part.baseline is None else part.baseline.narrow(axis, 0, length),
