@@ -160,9 +160,11 @@ def attribute(
     if classifier.score_function is not None:
         given = inputs.values() if isinstance(inputs, Mapping) else inputs if isinstance(inputs, tuple) else (inputs,)
         refuse_captured(classifier.score_function, [one for one in given if isinstance(one, Tensor) and len(one)])
-    baseline = arguments.joined(baseline, x, x.shape[:1], "baseline")
-    start, moved = _baseline(chosen, baseline, x), None
-    features = _features(chosen, arguments.joined(feature_mask, x, x.shape[:1], "feature_mask"), x, probe)
+    start = features = moved = None
+    if baseline is not None:
+        start = _baseline(chosen, arguments.joined(baseline, x, x.shape[:1], "baseline"), x)
+    if feature_mask is not None:
+        features = _features(chosen, arguments.joined(feature_mask, x, x.shape[:1], "feature_mask"), x, probe)
     if axes is None:
         _warn_of_axes(classifier, x)
     else:
@@ -186,7 +188,7 @@ def attribute(
                 forward_args=arguments,
                 ids=None if ids is None else tuple(map(str, ids)),
                 rng=KeyedGenerator(seed),
-                domain=space or InputSpace(),
+                domain=space,
                 baseline=start,
                 feature_mask=features,
                 probe=probe,
@@ -212,7 +214,8 @@ def attribute(
                 known = {name: v for name, v in result.diagnostics.items() if name not in _OF_PREDICTIONS}
                 result = dataclasses.replace(result, diagnostics=known)
             result = dataclasses.replace(result, passes=passes, contrast=part.contrast, parts=arguments.parts)
-            result = _with_probabilities(result, part)
+            if result.trajectory is not None and classifier.has_classes:
+                result = dataclasses.replace(result, trajectory=_with_probabilities(result.trajectory, part))
         else:
             result = dataclasses.replace(_nothing(chosen, problem), passes=classifier.passes.since(before))
             result = dataclasses.replace(result, parts=arguments.parts)
@@ -294,23 +297,19 @@ def _made(method: Attributor, problem: Problem) -> Attribution:
     return result
 
 
-def _with_probabilities(result: Attribution, problem: Problem) -> Attribution:
-    """The result with what the model predicts at the stored points of each path."""
-    if result.trajectory is None or not problem.model.has_classes:
-        return result
+def _with_probabilities(trajectories: Sequence[Trajectory | None], problem: Problem) -> tuple[Trajectory | None, ...]:
+    """The paths with what the model predicts at the stored points of each."""
     paths: list[Trajectory | None] = []
-    for image, path in enumerate(result.trajectory):
+    for image, path in enumerate(trajectories):
         if path is not None:
             rows = torch.full((len(path.snapshots),), image, device=problem.inputs.device)
             logits = problem.forward(path.snapshots.to(problem.inputs), rows)
             path = dataclasses.replace(path, probabilities=log_probabilities(logits).exp().cpu())
         paths.append(path)
-    return dataclasses.replace(result, trajectory=tuple(paths))
+    return tuple(paths)
 
 
-def _baseline(method: Attributor, baseline: Any, x: Tensor) -> Tensor | None:
-    if baseline is None:
-        return None
+def _baseline(method: Attributor, baseline: Any, x: Tensor) -> Tensor:
     if not method.accepts_baseline:
         raise InputError(f"the method {method.name!r} does not begin at one", argument="baseline", hint="leave it out")
     if isinstance(baseline, str):
@@ -334,12 +333,12 @@ def _wide(given: Any, x: Tensor, argument: str) -> Tensor:
     return value
 
 
-def _features(method: Attributor, mask: Any, x: Tensor, probe: bool) -> Tensor | None:
+def _features(method: Attributor, mask: Any, x: Tensor, probe: bool) -> Tensor:
     """The numbers (B, *S) of features, from 0 on."""
-    if mask is not None and not probe and not getattr(method, "takes_feature_mask", False):
+    if not probe and not getattr(method, "takes_feature_mask", False):
         hint = "leave it out, choose captum:occlusion or captum:kernel_shap, or pass probe=True"
         raise InputError(f"the method {method.label} replaces no features", argument="feature_mask", hint=hint)
-    return None if mask is None else _wide(mask, x, "feature_mask").unique(return_inverse=True)[1]
+    return _wide(mask, x, "feature_mask").unique(return_inverse=True)[1]
 
 
 def _fault_error(fault: list[Verdict | None]) -> InputError:

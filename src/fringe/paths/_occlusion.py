@@ -122,7 +122,7 @@ class Occlusion:
         return cls(numbers, drops.mT.contiguous(), score, torch.finfo(x.dtype).eps)
 
     def map(self, problem: Problem) -> Tensor:
-        """Return maps (B, *S) of one class in which each entry has the drop of its part, as Captum's FeatureAblation."""
+        """Return maps (B, *S) of one class in which each entry has the drop of its part."""
         x = problem.inputs
         numbers = self.numbers.flatten(1)
         return self.drops[:, 0].gather(1, numbers).view_as(self.numbers).expand_as(x).to(x)
