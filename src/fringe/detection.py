@@ -178,6 +178,23 @@ def is_detector(model: Any) -> bool:
     return isinstance(model, Detector) or places_of(model) is not None
 
 
+def as_detector(model: Any, required: bool = False) -> Any:
+    """Return a detector of a known kind as a :class:`Detector`, and any other model as it is.
+
+    Args:
+        model: A model.
+        required: Whether boxes are asked for: a model that is no detector of a known kind is an error then.
+
+    Returns:
+        The model.
+
+    Raises:
+        InputError: If it is required, and is none.
+    """
+    is_plain = isinstance(model, Detector) or not (required or is_detector(model))
+    return model if is_plain else Detector(model)
+
+
 def places_of(model: Any) -> Places | None:
     """Return how the predictions of a known kind of detector are read; None for any other model."""
 

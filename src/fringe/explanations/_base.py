@@ -4,7 +4,7 @@ import importlib
 import os
 import platform
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar, Generic, TypeVar, cast
 
@@ -32,10 +32,11 @@ from fringe.attribution import (
 from fringe.baselines import InputSpace
 from fringe.classifier import Classifier
 from fringe.data import ImageError, ImageRef, file_sha256, find_inputs
+from fringe.detection import Boxes, Detector, as_detector, read_boxes
 from fringe.errors import FringeError, InputError, is_transient, model_error, warn_caller
 from fringe.explanations._folder import MAP, SUMMARY, ResultFolder
 from fringe.explanations._spec import ExplainSpec, ImageOptions
-from fringe.inputs import choose_references, default_model, prepare
+from fringe.inputs import PredictedBox, choose_references, default_model, predicted_boxes, prepare
 from fringe.models import LoadedModel, ModelError, Preprocessing, load_model, resolve_device
 from fringe.settings import with_settings
 
@@ -209,6 +210,8 @@ class ImageRun(Generic[Spec]):
         missing: Inputs that lead to no image.
         left: Whether something was left to the next run.
         loaded: The model, once it is open.
+        boxes: The boxes of a detector that are explained, and ``boxes_text`` as they are typed, once it is open; None
+            for another model.
         target: "predicted" or the number of the explained class, once it is open.
         document: Content of ``summary.json``.
         done: Number of images with a result.
@@ -221,6 +224,8 @@ class ImageRun(Generic[Spec]):
     command: ClassVar[str]
     left: bool = False
     loaded: LoadedModel
+    boxes_text: str | None
+    boxes: Boxes | None
     target: int | str
     document: dict[str, Any]
 
@@ -275,6 +280,10 @@ class ImageRun(Generic[Spec]):
             device=self.device,
             output=spec.model_output,
         )
+        module = as_detector(self.loaded.module, required=spec.boxes is not None)
+        self.loaded = replace(self.loaded, module=module)
+        self.boxes_text = (spec.boxes or "predicted") if isinstance(module, Detector) else None
+        self.boxes = None if self.boxes_text is None else read_boxes(self.boxes_text)
         named = isinstance(spec.target, str) and spec.target != "predicted"
         self.target = resolve_class_name(str(spec.target), self.loaded.class_names) if named else spec.target
         self.classifier = Classifier(
@@ -337,6 +346,13 @@ class ImageRun(Generic[Spec]):
             return Prepared(ref, sha256, prepare(ref, self.loaded.preprocessing, self.spec.exif))
         except (ImageError, ModelError) as error:
             return Failure.of(ref, error)
+
+    def find_boxes(self, ref: ImageRef) -> list[PredictedBox]:
+        """The boxes of a photograph that are explained. Raises InputError if there is none, ImageError as
+        :meth:`ImageRef.open` does."""
+        assert self.boxes is not None
+        found, self.loaded = predicted_boxes(self.loaded, ref, self.boxes, self.spec.exif)
+        return found
 
     def logits(self, group: Sequence[Prepared]) -> tuple[Tensor, Tensor] | str:
         """The images (B, C, H, W) of a group on the device, with their logits (B, C) on the CPU; or why there are none.
