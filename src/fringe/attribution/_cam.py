@@ -37,11 +37,10 @@ def find_cam_layer(problem: Problem, name: str = "auto") -> nn.Module | None:
 
     It is the last layer with weights whose activations lie at more than one position in space and reach the score, or
     the last module after it with the same positions, such as its activation function; not the head that a detector
-    applies to several grids, if there is another layer, and not one whose activations are the answers of places, such as
-    the head of a detector of one grid or the detector itself. Activations are (B, C, *grid),
-    channels last, or tokens (B, N, C) of patches, after those of the class and registers. In the last block of a
-    vision transformer that reads the class token alone, it is the first normalisation. Costs a forward and a
-    backward pass of one image, unless the layer is named.
+    applies to several grids, if there is another layer, nor one whose activations are the answers of places, such as
+    the head of a detector of one grid. Activations are (B, C, *grid), channels last, or tokens (B, N, C) of patches,
+    after those of the class and registers. In the last block of a vision transformer that reads the class token alone,
+    it is the first normalisation. Costs a forward and a backward pass of one image, unless the layer is named.
 
     Args:
         problem: The images and the model. Its session is open.

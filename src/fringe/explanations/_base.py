@@ -210,8 +210,8 @@ class ImageRun(Generic[Spec]):
         missing: Inputs that lead to no image.
         left: Whether something was left to the next run.
         loaded: The model, once it is open.
-        boxes: The boxes of a detector that are explained, and ``boxes_text`` as they are typed, once it is open; None
-            for another model.
+        boxes: Which boxes of a detector are explained, as that is typed, once it is open; None for another model.
+        found: The explained boxes by the id of their results, which ``refs`` have, too.
         target: "predicted" or the number of the explained class, once it is open.
         document: Content of ``summary.json``.
         done: Number of images with a result.
@@ -224,8 +224,7 @@ class ImageRun(Generic[Spec]):
     command: ClassVar[str]
     left: bool = False
     loaded: LoadedModel
-    boxes_text: str | None
-    boxes: Boxes | None
+    boxes: str | None
     target: int | str
     document: dict[str, Any]
 
@@ -238,6 +237,7 @@ class ImageRun(Generic[Spec]):
         self._model = spec.model or (default_model(inputs) if self.refs else "")  # no image needs no model
         self._default_references: Sequence[ImageRef] = ()
         self.done, self.failures = 0, list[Failure]()
+        self.found = dict[str, PredictedBox]()
 
     @property
     def errors(self) -> list[tuple[str, str]]:
@@ -282,8 +282,9 @@ class ImageRun(Generic[Spec]):
         )
         module = as_detector(self.loaded.module, required=spec.boxes is not None)
         self.loaded = replace(self.loaded, module=module)
-        self.boxes_text = (spec.boxes or "predicted") if isinstance(module, Detector) else None
-        self.boxes = None if self.boxes_text is None else read_boxes(self.boxes_text)
+        self.boxes = (spec.boxes or "predicted") if isinstance(module, Detector) else None
+        if self.boxes is not None:
+            self._find_boxes(read_boxes(self.boxes))
         named = isinstance(spec.target, str) and spec.target != "predicted"
         self.target = resolve_class_name(str(spec.target), self.loaded.class_names) if named else spec.target
         self.classifier = Classifier(
@@ -347,12 +348,20 @@ class ImageRun(Generic[Spec]):
         except (ImageError, ModelError) as error:
             return Failure.of(ref, error)
 
-    def find_boxes(self, ref: ImageRef) -> list[PredictedBox]:
-        """The boxes of a photograph that are explained. Raises InputError if there is none, ImageError as
-        :meth:`ImageRef.open` does."""
-        assert self.boxes is not None
-        found, self.loaded = predicted_boxes(self.loaded, ref, self.boxes, self.spec.exif)
-        return found
+    def _find_boxes(self, boxes: Boxes) -> None:
+        """Replace the photographs by the boxes of a detector; one without such a box is missing."""
+        refs = list[ImageRef]()
+        for ref in self.refs:
+            try:
+                found, self.loaded = predicted_boxes(self.loaded, ref, boxes, self.spec.exif)
+            except InputError as error:
+                self.missing.append(Failure.of(ref, error))
+                continue
+            except (ImageError, ModelError):  # said where the image is explained
+                found = []
+            self.found |= {one.name: one for one in found}
+            refs += [replace(ref, id=one.name) for one in found] or [ref]
+        self.refs = refs
 
     def logits(self, group: Sequence[Prepared]) -> tuple[Tensor, Tensor] | str:
         """The images (B, C, H, W) of a group on the device, with their logits (B, C) on the CPU; or why there are none.
@@ -376,7 +385,7 @@ class ImageRun(Generic[Spec]):
 
     def arguments(self, group: Sequence[Prepared]) -> Mapping[str, Any]:
         """Further arguments of the model for the images of a group, by name."""
-        return {}
+        return {"place": torch.stack([self.found[item.ref.id].place for item in group])} if self.found else {}
 
     def top_classes(self, logits: Tensor, count: int = 5) -> list[dict[str, Any]]:
         """The most probable classes of logits (C,), as JSON data."""

@@ -35,9 +35,7 @@ from fringe.classifier import Target
 from fringe.data import ImageRef
 from fringe.errors import (
     FringeError,
-    ImageError,
     InputError,
-    ModelError,
     is_installed,
     is_transient,
     model_error,
@@ -57,7 +55,7 @@ from fringe.explanations._base import (
 from fringe.explanations._call import followed
 from fringe.explanations._folder import CONTACT, INDEX, MAP, PAGE
 from fringe.explanations._spec import POINTS, ExplainSpec
-from fringe.inputs import PredictedBox, with_boxes
+from fringe.inputs import with_boxes
 from fringe.models import Answers
 
 if TYPE_CHECKING:
@@ -166,29 +164,6 @@ class ExplanationRun(ImageRun[ExplainSpec]):
         self.explained: list[Explanation] = []
         self._entries, self._earlier = list[dict[str, Any]](), list[Explanation]()
         self._model_checked = self._resumes = False
-        self._boxes, self._photographs = dict[str, PredictedBox](), dict[str, str]()  # by the id of a result
-
-    def _find_boxes(self) -> None:
-        """Make a row of each box of each image, if the model is a detector."""
-        if self.boxes is None:
-            return
-        refs = list[ImageRef]()
-        for ref in self.refs:
-            try:
-                boxes = self.find_boxes(ref)
-            except InputError as error:
-                self.missing.append(Failure.of(ref, error))
-                continue
-            except (ImageError, ModelError):  # said where the image is explained
-                boxes = []
-            rows = {f"{ref.id}-{k}": one for k, one in enumerate(boxes, 1)}
-            self._boxes |= rows
-            self._photographs |= dict.fromkeys(rows, ref.id)
-            refs += [dataclasses.replace(ref, id=name) for name in rows] or [ref]
-        self.refs = refs
-
-    def arguments(self, group: Sequence[Prepared]) -> Mapping[str, Any]:
-        return {"place": torch.stack([self._boxes[item.ref.id].place for item in group])} if self._boxes else {}
 
     def results(self, progress: Progress | None = None) -> Generator[Explanation | Failure]:
         """Compute and write what is missing, in the order of the inputs; yield every result."""
@@ -280,14 +255,13 @@ class ExplanationRun(ImageRun[ExplainSpec]):
             "target": self.target,
             **({} if self.contrast is None else {"contrast": self.contrast}),
             "score": spec.score,
-            **({"boxes": self.boxes_text} if self._boxes else {}),
+            **({"boxes": self.boxes} if self.found else {}),
             "seed": spec.seed,
             "dtype": "float32",
         }
 
     def _check(self) -> None:
         """Compare with the results in the folder; with ``overwrite``, name those that will not be replaced."""
-        self._find_boxes()
         if self.spec.preset is not None and self.spec.preset.endswith(".json"):
             configured_method(self.spec, self.loaded.architecture)
         summary = self.folder.summary()
@@ -393,8 +367,8 @@ class ExplanationRun(ImageRun[ExplainSpec]):
             return self._one_by_one(group, answer, progress)
         x, logits = answer
         best = torch.nan_to_num(logits).argmax(1)
-        if self._boxes:  # "no object" may be more probable
-            best = torch.tensor([self._boxes[item.ref.id].label for item in group])
+        if self.found:  # "no object" may be more probable
+            best = torch.tensor([self.found[item.ref.id].label for item in group])
         first = best if isinstance(self.target, str) else torch.full_like(best, self.target)  # the word is "predicted"
         if self.contrast in first.tolist():
             why = f"class {self.contrast} is the class to explain itself: name another contrast"
@@ -402,8 +376,8 @@ class ExplanationRun(ImageRun[ExplainSpec]):
         target, context = self._targets(logits, first[:, None]), None
         if self.spec.figures:
             context = self.context([item.ref.id for item in group], x, logits)
-            if self._boxes:
-                context = with_boxes(context, [self._boxes[item.ref.id] for item in group])
+            if self.found:
+                context = with_boxes(context, [self.found[item.ref.id] for item in group])
         try:
             result = attribute(
                 self.classifier,
@@ -428,7 +402,7 @@ class ExplanationRun(ImageRun[ExplainSpec]):
                 raise
             why = f"the model fails near an input of shape {tuple(x.shape[1:])}: {model_error(error)}"
             return self._one_by_one(group, why, progress)
-        result = followed(result, self.loaded.module, self.arguments(group)["place"]) if self._boxes else result
+        result = followed(result, self.loaded.module, self.arguments(group)["place"]) if self.found else result
         result = dataclasses.replace(result, values=result.values.cpu(), context=context)
         seconds = time.perf_counter() - start
         return [self._write(item, logits[row], result, row, seconds) for row, item in enumerate(group)]
@@ -459,7 +433,7 @@ class ExplanationRun(ImageRun[ExplainSpec]):
         result = several if several.target.dim() == 1 else several.of_class(0)
         if result.verdict[row] in ("nan_input", "nan_logits"):
             return Failure.of(item.ref, result.advice[row])
-        steps, images, box = result.diagnostics.get("steps"), len(result.target), self._boxes.get(item.ref.id)
+        steps, images, box = result.diagnostics.get("steps"), len(result.target), self.found.get(item.ref.id)
         record = {
             **self.image_entry(item.ref, logits, result.target[row]),
             **({} if self.contrast is None else {"contrast": self.class_entry(self.contrast)}),
@@ -502,12 +476,12 @@ class ExplanationRun(ImageRun[ExplainSpec]):
 
     def _links(self, name: str) -> list[Box]:
         """The boxes of a photograph, with their pages."""
-        if name not in self._boxes:
+        if name not in self.found:
             return []
         from fringe.explanations._pictures import class_label
         from fringe.page import Box
 
-        same = {k: one for k, one in self._boxes.items() if self._photographs[k] == self._photographs[name]}
+        same = {k: one for k, one in self.found.items() if one.photograph == self.found[name].photograph}
         return [
             Box(
                 index=one.label,

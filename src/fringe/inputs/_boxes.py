@@ -15,9 +15,11 @@ from fringe.models import LoadedModel
 
 @dataclass(frozen=True)
 class PredictedBox:
-    """A box: its place, its ``sides`` (4,) in pixels of the photograph and of the input, its label with the
-    probability, and which part (4,) of the photograph the input shows."""
+    """A box: its name and that of its photograph, its place, its ``sides`` (4,) in pixels of the photograph and of the
+    input, its label with the probability, and which part (4,) of the photograph the input shows."""
 
+    name: str
+    photograph: str
     place: Tensor
     sides: Tensor
     on_input: Tensor
@@ -53,7 +55,7 @@ def predicted_boxes(
     sides, on_input = to_photograph(found.boxes.cpu().float(), part, size), found.boxes.cpu()
     each = zip(found.places, sides, on_input, found.labels.tolist(), found.scores.tolist(), strict=True)
     named = replace(loaded, class_names=detector.names(loaded.class_names, found.classes))
-    return [PredictedBox(*one, part=part) for one in each], named
+    return [PredictedBox(f"{ref.id}-{k}", ref.id, *one, part=part) for k, one in enumerate(each, 1)], named
 
 
 def with_boxes(context: Context, boxes: Sequence[PredictedBox]) -> Context:

@@ -161,7 +161,7 @@ class BoxEntry(ImageEntry):
 
     def record(self) -> dict[str, Any]:
         """As plain data, with the photograph as the cluster, and the best label."""
-        return {**super().record(), "cluster": self.photograph.ref.id, "target": self.box.label}
+        return {**super().record(), "cluster": self.box.photograph, "target": self.box.label}
 
 
 def sample_examples(
@@ -400,8 +400,8 @@ def _with_boxes(
         except (ImageError, InputError) as error:
             missing.append(f"{picture.ref.source}: {error}")
             continue
-        for k, box in enumerate(boxes, 1):
-            ref = replace(picture.ref, id=f"{picture.ref.id}#{k}")
+        for box in boxes:
+            ref = replace(picture.ref, id=box.name)
             name = f"{picture.digest}-box:{digest(box.place.tolist())[:16]}"  # whatever else is explained
             entries.append(BoxEntry(ref, name, photograph=picture, box=box))
     return replace(plan, n=max(1, len(entries))), ImageSample(tuple(entries), tuple(missing)), {label: model}
