@@ -278,17 +278,17 @@ def _count(boxes: int | str) -> tuple[int, float]:
     return boxes, 0.0
 
 
-def _matching(asked: Tensor, predicted: Tensor, scores: Tensor) -> int:
-    """The prediction with the largest product of overlap and probability."""
-    shared, words = overlap(predicted, asked), [round(side, 1) for side in asked.tolist()]
+def _matching(number: int, asked: Tensor, predicted: Tensor, scores: Tensor) -> int:
+    """The prediction with the largest product of overlap with the given box of this number, and probability."""
+    shared = overlap(predicted, asked)
     row = int((shared * scores).argmax())
     if not shared[row] >= NEAR:
         hint = "boxes are left, top, right and bottom in pixels; boxes=3 takes the three most certain predictions"
-        raise InputError(f"no prediction overlaps with {words} by {NEAR:.0%} or more", argument="boxes", hint=hint)
+        message = f"no prediction overlaps with given box {number} by {NEAR:.0%} or more"
+        raise InputError(message, argument="boxes", hint=hint)
     if shared[row] < SAME:
-        warn_caller(
-            f"the prediction that matches the box {words} best overlaps with it by {float(shared[row]):.0%} only"
-        )
+        best = f"{float(shared[row]):.0%}"
+        warn_caller(f"the prediction that matches given box {number} best overlaps with it by {best} only")
     return row
 
 
@@ -422,7 +422,7 @@ class Detector(nn.Module):
         scores, labels = self._chances(logits).max(-1)
         scores = (scores * factor[0]).sqrt() if factor else scores
         rows = (
-            [_matching(one, predicted, scores) for one in asked]
+            [_matching(number, one, predicted, scores) for number, one in enumerate(asked, 1)]
             if count is None
             else _most_certain(predicted, scores, *count)
         )

@@ -302,7 +302,7 @@ def test_a_result_is_saved_and_loaded_with_its_boxes(tmp_path):
         ([(4, 4, 4, 9)], "no area"),
         ([(0, 0, float("nan"), 9)], "no area"),
         ([(0, 0, 9)], r"got \[\(0, 0, 9\)\]"),
-        ([(500, 500, 510, 510)], r"no prediction overlaps with \[500.0"),
+        ([(0, 0, 8, 8), (500, 500, 510, 510)], "no prediction overlaps with given box 2 by 10%"),
     ],
 )
 def test_boxes_that_cannot_be_explained_are_refused(boxes, words):

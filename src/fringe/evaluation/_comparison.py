@@ -204,6 +204,7 @@ def grid_row(comparison: Comparison, context: Context, index: int) -> GridRow:
         prediction=prediction,
         cells=tuple(cells[: len(methods)]),
         controls=controls,
+        box=context.box_on_input(index),
     )
 
 

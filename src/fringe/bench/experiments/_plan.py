@@ -32,7 +32,7 @@ from fringe.bench.experiments._target import read_target
 from fringe.bench.scenes import SCENES, Scene, get_scene
 from fringe.classifier import Score
 from fringe.data import SOURCE, ImageError, ImageRef, find_inputs
-from fringe.detection import as_detector, read_boxes
+from fringe.detection import as_detector, is_detector, read_boxes
 from fringe.errors import InputError, did_you_mean, install_hint, warn_caller
 from fringe.evaluation import BOX_CONTROLS, CONTROLS, Candidate, planned_work, with_controls
 from fringe.inputs import default_model
@@ -86,7 +86,14 @@ class ModelSource:
 
     def given(self) -> LoadedModel | None:
         """Load the model that the network of a scene is made of, on the CPU; None where it is made of none."""
-        return self._given("cpu") if self.scene is not None and self.scene.requires_model else None
+        if self.scene is None or not self.scene.requires_model:
+            return None
+        given = self._given("cpu")
+        if is_detector(given.module):
+            message = f"{self.scene.name} is made of a classifier, and the model {self.spec!r} is a detector"
+            hint = "the scenes shapes and context have detectors of their own; images need no scene"
+            raise InputError(message, argument="scene", hint=hint)
+        return given
 
     def _given(self, device: torch.device | str) -> LoadedModel:
         if self.loaded is not None:
