@@ -346,6 +346,13 @@ class Detector(nn.Module):
             raise InputError(what, argument="model" if read is None else "read", hint=hint)
         self.places = places
 
+    @property
+    def queries(self) -> tuple[nn.Module, ...]:
+        """Modules whose positions are queries and not places of the image: the decoder of DETR and its relatives."""
+        decoder = getattr(getattr(self.model, "model", None), "decoder", None)
+        is_known = isinstance(self.places, Dense) and self.places.read is _transformers
+        return tuple(decoder.modules()) if is_known and isinstance(decoder, nn.Module) else ()
+
     def forward(self, x: Tensor, *, place: Tensor) -> Tensor:
         """Compute the class logits (B, K) of a place for each input.
 

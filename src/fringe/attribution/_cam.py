@@ -70,8 +70,9 @@ def find_cam_layer(problem: Problem, name: str = "auto") -> nn.Module | None:
     x = leaf(problem.inputs[:1])
     with problem.model.session(x.device), _hooked(modules.values(), note):
         logits = problem.model.evaluate(x, problem.forward_args.select(problem.every_row[:1]))
-    # linear layers of tokens give queries, keys and values, too
-    maps = [(m, z) for m, z in ran if z.requires_grad and type(m) is not nn.Linear and _in_space(z, x) is not None]
+    # linear layers of tokens give queries, keys and values, too; and a detector may have queries in place of patches
+    aside = set(getattr(network, "queries", ())) | {m for m in modules.values() if type(m) is nn.Linear}
+    maps = [(m, z) for m, z in ran if z.requires_grad and m not in aside and _in_space(z, x) is not None]
     if not maps or not logits.requires_grad:
         return None
     cotangent = torch.linspace(1, 2, logits.shape[1], dtype=logits.dtype, device=x.device)[None]  # of all classes
