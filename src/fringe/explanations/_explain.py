@@ -9,7 +9,7 @@ import time
 from collections import Counter
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import quote
 
 import torch
@@ -33,6 +33,7 @@ from fringe.attribution import (
 )
 from fringe.classifier import Target
 from fringe.data import ImageRef
+from fringe.detection import Detector
 from fringe.errors import (
     FringeError,
     InputError,
@@ -402,7 +403,8 @@ class ExplanationRun(ImageRun[ExplainSpec]):
                 raise
             why = f"the model fails near an input of shape {tuple(x.shape[1:])}: {model_error(error)}"
             return self._one_by_one(group, why, progress)
-        result = followed(result, self.loaded.module, self.arguments(group)["place"]) if self.found else result
+        if self.found:
+            result = followed(result, cast(Detector, self.loaded.module), self.arguments(group)["place"])
         result = dataclasses.replace(result, values=result.values.cpu(), context=context)
         seconds = time.perf_counter() - start
         return [self._write(item, logits[row], result, row, seconds) for row, item in enumerate(group)]

@@ -2,14 +2,14 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Literal, cast
 
 import torch
 from torch import Tensor
 
 from fringe.attribution import Context, to_input, to_photograph
 from fringe.data import ImageRef
-from fringe.detection import Boxes
+from fringe.detection import Boxes, Detector
 from fringe.models import LoadedModel
 
 
@@ -46,7 +46,7 @@ def predicted_boxes(
         InputError: If there is no such box.
         ImageError: If the photograph cannot be opened.
     """
-    recipe, detector = loaded.preprocessing, loaded.module
+    recipe, detector = loaded.preprocessing, cast(Detector, loaded.module)
     image = ref.open(channels=recipe.channels, exif=exif).image
     x, part = recipe.normalise(recipe.pixels(image)), torch.tensor(recipe.shown_part(*image.size))
     size, weight = x.shape[1:], next(detector.parameters(), x)
