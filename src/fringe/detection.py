@@ -248,13 +248,15 @@ def read_boxes(text: str) -> Boxes:
 
 @dataclass(frozen=True)
 class Found:
-    """The explained boxes of an image: their places (n, ...), the predicted boxes (n, 4), the best label (n,) and its
-    probability (n,); and how many ``classes`` there are, "no object" among them."""
+    """The explained boxes of an image: their places (n, ...), the predicted boxes (n, 4), the best label (n,), its
+    score (n,) by which the detector ranks boxes, and its probability (n,) among all labels and "no object", which is
+    what is explained; and how many ``classes`` there are, "no object" among them."""
 
     places: Tensor
     boxes: Tensor
     labels: Tensor
     scores: Tensor
+    probabilities: Tensor
     classes: int
 
 
@@ -377,19 +379,20 @@ class Detector(nn.Module):
         """
         return _clipped(self.places.at(x, place)[0], x)
 
-    def names(self, labels: tuple[str, ...] | None, count: int) -> tuple[str, ...] | None:
+    def names(self, labels: tuple[str, ...] | None, count: int) -> tuple[str, ...]:
         """Return the names of the classes, with that of the class "no object".
 
         Args:
-            labels: Names of the labels, with or without one for the background; None: not known.
+            labels: Names of the labels, with or without one for the background; None: their numbers.
             count: How many classes there are, "no object" among them.
 
         Returns:
-            A name for each column of the logits, or None.
+            A name for each column of the logits. Labels of another number are as they were.
         """
-        if labels is None or NOTHING in labels or len(labels) not in (count - 1, count):
-            return labels
         at = (count - 1 if self.places.background is None else self.places.background) % count
+        labels = tuple(f"class {k}" for k in range(count) if k != at) if labels is None else labels
+        if NOTHING in labels or len(labels) not in (count - 1, count):
+            return labels
         if len(labels) == count and labels[at].strip("_").lower() not in _BACKGROUND:
             return labels
         return (*labels[:at], NOTHING, *labels[at + (len(labels) == count) :])
@@ -433,8 +436,10 @@ class Detector(nn.Module):
             if count is None
             else _most_certain(predicted, scores, *count)
         )
-        each = (value[rows].detach() for value in (places, predicted, labels, scores))
-        return Found(*each, classes=self._with_nothing(logits).shape[-1])
+        logits = self._with_nothing(logits)
+        chances = logits.softmax(-1).gather(1, labels[:, None])[:, 0]
+        each = (value[rows].detach() for value in (places, predicted, labels, scores, chances))
+        return Found(*each, classes=logits.shape[-1])
 
     def follow(self, snapshots: Tensor, place: Tensor, target: int) -> tuple[Tensor, Tensor]:
         """Say what becomes of a box along a path.

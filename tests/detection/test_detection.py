@@ -50,6 +50,19 @@ def test_a_sigmoid_is_a_softmax_with_no_object_where_one_label_is_possible():
     assert result.context.class_names == ("cup", NOTHING)
 
 
+def test_classes_without_names_have_numbers_and_no_object_is_named():
+    result = explained(boxes=1, classes=None)
+    assert result.context.class_names == ("class 0", "class 1", "class 2", NOTHING)
+
+
+def test_the_probability_of_a_box_is_that_among_all_classes():
+    found = Detector(Grid(), read="yolo").find(image(), 3)
+    result = explained(boxes=3)
+    expected = result.context.probabilities.gather(1, result.target[:, None])[:, 0]
+    torch.testing.assert_close(found.probabilities.float(), expected)
+    assert (found.scores > found.probabilities).all()  # a sigmoid, which other labels do not lower
+
+
 def test_overlapping_predictions_are_one_box():
     class Twice(Grid):
         def forward(self, x):

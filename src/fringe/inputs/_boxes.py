@@ -16,7 +16,7 @@ from fringe.models import LoadedModel
 @dataclass(frozen=True)
 class PredictedBox:
     """A box: its name and that of its photograph, its place, its ``sides`` (4,) in pixels of the photograph and of the
-    input, its label with the probability, and which part (4,) of the photograph the input shows."""
+    input, its label with the probability that is explained, and which part (4,) of the photograph the input shows."""
 
     name: str
     photograph: str
@@ -53,7 +53,7 @@ def predicted_boxes(
     asked = to_input(boxes, part, size) if isinstance(boxes, Tensor) else boxes
     found = detector.find(x[None].to(weight.device), asked)
     sides, on_input = to_photograph(found.boxes.cpu().float(), part, size), found.boxes.cpu()
-    each = zip(found.places, sides, on_input, found.labels.tolist(), found.scores.tolist(), strict=True)
+    each = zip(found.places, sides, on_input, found.labels.tolist(), found.probabilities.tolist(), strict=True)
     named = replace(loaded, class_names=detector.names(loaded.class_names, found.classes))
     return [PredictedBox(f"{ref.id}-{k}", ref.id, *one, part=part) for k, one in enumerate(each, 1)], named
 
