@@ -202,7 +202,7 @@ def estimate(options: argparse.Namespace) -> None:
         for name, study in studies.studies(spec, label, studies.GROUPS[options.study]).items():
             known = estimate_run(study, options.out / label, device=options.device, progress=True)
             hours += known.seconds / 3600
-            print("\n".join([f"{label}, {name}", *(f"  {line}" for line in known.lines())]), flush=True)
+            print("\n".join([f"{label}, {name}", *(f"  {cost.describe()}" for cost in known.methods)]), flush=True)
     print(f"in all about {hours:.2g} hours, one map after the other; run times are not in it")
 
 

@@ -66,20 +66,16 @@ def sqrt_chart(log_p: Tensor) -> Tensor:
     return torch.exp(0.5 * log_p)
 
 
-def angle(s0: Tensor, s1: Tensor) -> Tensor:
-    """Return the angle between unit vectors (..., C) in radians: ``2 atan2(|s0 - s1|, |s0 + s1|)``."""
-    return 2.0 * torch.atan2((s0 - s1).norm(dim=-1), (s0 + s1).norm(dim=-1))
-
-
 def dist(s0: Tensor, s1: Tensor) -> Tensor:
-    """Return the Fisher-Rao distance ``2 arccos <s0, s1>`` between chart points (..., C) -> (...)."""
-    return 2.0 * angle(s0, s1)
+    """Return the Fisher-Rao distance ``2 arccos <s0, s1>``, twice the angle, between chart points (..., C) -> (...):
+    ``4 atan2(|s0 - s1|, |s0 + s1|)``."""
+    return 4.0 * torch.atan2((s0 - s1).norm(dim=-1), (s0 + s1).norm(dim=-1))
 
 
-def geodesic(s0: Tensor, s1: Tensor, alpha: Tensor | float, theta: Tensor | None = None) -> Tensor:
+def geodesic(s0: Tensor, s1: Tensor, alpha: Tensor | float, length: Tensor | None = None) -> Tensor:
     """Return the chart point at fraction ``alpha`` (broadcast against ``(...,)``) of the great circle from s0 to s1;
-    ``theta`` is their :func:`angle`, where it is known."""
-    theta = angle(s0, s1) if theta is None else theta
+    ``length`` is their :func:`dist`, where it is known."""
+    theta = 0.5 * (dist(s0, s1) if length is None else length)
     part, norm = theta / torch.pi, torch.sinc(theta / torch.pi)
     w0, w1 = (a * torch.sinc(a * part) / norm for a in (1.0 - alpha, alpha))  # sin(a theta) / sin(theta), also at 0
     return w0[..., None] * s0 + w1[..., None] * s1
@@ -161,13 +157,11 @@ class SoftenedJacobian:
     temperature: Tensor
 
     def jvp(self, tangent: Tensor) -> Tensor:
-        return self._divided(self.jacobian.jvp(tangent))
+        u = self.jacobian.jvp(tangent)
+        return (u / self.temperature[:, None]).to(u.dtype)
 
     def vjp(self, cotangent: Tensor) -> Tensor:
-        return self.jacobian.vjp(self._divided(cotangent))
-
-    def _divided(self, u: Tensor) -> Tensor:
-        return (u / self.temperature[:, None]).to(u.dtype)
+        return self.jacobian.vjp((cotangent / self.temperature[:, None]).to(cotangent.dtype))
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ samples (G. Strang, "The Discrete Cosine Transform", SIAM Review 41, 1999). The 
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, Self
 
 import torch
 from torch import Tensor
@@ -60,8 +60,13 @@ class SpectralOperator:
     bases: tuple[Tensor, ...]
     symbol: Tensor
 
-    def matvec(self, v: Tensor) -> Tensor:
-        return self.from_modes(self.symbol * self.to_modes(v))
+    @classmethod
+    def of(cls, symbol: Tensor, like: Tensor) -> Self:
+        """Return the operator with this symbol in the eigenbasis of the Laplacian, on the grid that the symbol has a
+        number for each mode of; in the dtype and on the device of ``like``."""
+        sizes = symbol.shape
+        bases = () if sizes and min(sizes) >= FFT_FROM else tuple(map(_modes, sizes))
+        return cls(tuple(b.to(like.device, like.dtype) for b in bases), symbol.to(like.device, like.dtype))
 
     def to_modes(self, v: Tensor) -> Tensor:
         """Return ``V^T v``, the coefficients (..., *sizes) of ``v`` in the eigenbasis; an orthonormal one preserves
@@ -122,38 +127,15 @@ def _from_cosine_modes(modes: Tensor) -> Tensor:
     return result
 
 
-@dataclass(frozen=True)
-class LaplacianBasis:
-    """The eigenbasis of the Laplacian on one grid, and the symbols of operators on that grid.
-
-    Symbols are float64 on the CPU; ``operator`` casts them, with the bases, to the working dtype and device.
-
-    Attributes:
-        sizes: Number of samples along each axis, at most 2 axes. Without any (no spatial structure) the Laplacian is
-            zero.
-    """
-
-    sizes: tuple[int, ...]
-
-    def __post_init__(self) -> None:
-        if len(self.sizes) > 2:
-            raise InputError(f"a grid has at most 2 axes, got {len(self.sizes)}: {self.sizes}", argument="sizes")
-
-    def laplacian(self) -> Tensor:
-        """Symbol of L, the negative 3-point (5-point in 2-D) Laplacian at unit spacing: sum of 2 - 2 cos w."""
-        total = torch.zeros((), dtype=torch.float64)
-        for n in self.sizes:
-            total = total[..., None] + (2.0 - 2.0 * torch.cos(_frequencies(n)))
-        return total
-
-    def biharmonic(self) -> Tensor:
-        """Symbol of ``L^T L``."""
-        return self.laplacian().square()
-
-    def operator(self, symbol: Tensor, like: Tensor) -> SpectralOperator:
-        """Return the operator with this symbol, in the dtype and on the device of ``like``."""
-        bases = () if self.sizes and min(self.sizes) >= FFT_FROM else tuple(map(_modes, self.sizes))
-        return SpectralOperator(tuple(b.to(like.device, like.dtype) for b in bases), symbol.to(like.device, like.dtype))
+def laplacian(sizes: tuple[int, ...]) -> Tensor:
+    """Return the symbol, in float64 on the CPU, of the negative 3-point (5-point in 2-D) Laplacian at unit spacing on a
+    grid of at most 2 axes with these numbers of samples: sum of 2 - 2 cos w, and 0 without axes."""
+    if len(sizes) > 2:
+        raise InputError(f"a grid has at most 2 axes, got {len(sizes)}: {sizes}", argument="sizes")
+    total = torch.zeros((), dtype=torch.float64)
+    for n in sizes:
+        total = total[..., None] + (2.0 - 2.0 * torch.cos(_frequencies(n)))
+    return total
 
 
 def _modes(n: int) -> Tensor:

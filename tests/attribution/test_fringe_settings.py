@@ -98,7 +98,7 @@ def test_automatic_settings_follow_the_structure(structure, cap, rank, halvings,
     def path(**settings):
         return fringe.FRInGe(structure=structure, **settings).path(10_000)
 
-    assert (path().eta_max, path().tau, path().cap, path().rank) == (4.0, 4e-2, cap, rank)
+    assert (path().eta_max, path().tau, path().cap, _fisher_rao.RANK[path().structure]) == (4.0, 4e-2, cap, rank)
     assert path(delta_euc="long").cap == pytest.approx(1.5 * cap)
     assert path(delta_euc=0.7).cap == 0.7
     assert path(delta_euc=None).cap is None

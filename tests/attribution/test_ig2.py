@@ -188,10 +188,11 @@ def test_statistics_of_several_paths_are_pooled_by_hand():
     stats = Stats(("entropy",), torch.zeros(4, dtype=torch.float64))
     stats.add(torch.tensor([0, 2, 3]), torch.tensor([[1.0], [5.0], [7.0]]))
     stats.add(torch.tensor([0, 1, 3]), torch.tensor([[3.0], [9.0], [2.0]]), torch.tensor([True, False, True]))
-    assert stats.mean("entropy").tolist() == [2.0, 0.0, 5.0, 4.5]
-    assert stats.last("entropy").tolist() == [3.0, 0.0, 5.0, 2.0]
+    assert stats.total["entropy"].tolist() == [4.0, 0.0, 5.0, 9.0]
+    assert stats.count.tolist() == [2.0, 0.0, 1.0, 2.0]
+    assert stats.last["entropy"].tolist() == [3.0, 0.0, 5.0, 2.0]
     pool = stats.pooled(torch.tensor([0, 0, 1, 1]), 3)
     assert pool.count.tolist() == [1.0, 1.5, 0.0]
-    assert pool.total("entropy").tolist() == [2.0, 7.0, 0.0]
-    assert pool.largest("entropy").tolist() == [3.0, 7.0, 0.0]
-    assert pool.last("entropy").tolist() == [3.0, 3.5, 0.0]  # of the paths that moved
+    assert pool.total["entropy"].tolist() == [2.0, 7.0, 0.0]
+    assert pool.largest["entropy"].tolist() == [3.0, 7.0, 0.0]
+    assert pool.last["entropy"].tolist() == [3.0, 3.5, 0.0]  # of the paths that moved

@@ -95,7 +95,7 @@ def test_verdicts_by_number(settings, path, verdict, advice):
     method = Diffusion(**STRONG) if settings == DIFFUSION | STRONG else fringe.FRInGe(**settings)
     where, limit = method.path(128), method.path(128).limit(6)
     steps = one["finite"], one["steps"], one["planned"], one.get("limit", limit)
-    ends = one["start"], one["end"], 2.0, 2.0 - 2.0 * one["share"]
+    ends = one["end"], 1.0 - one["end"] / one["start"], one["share"]
     walked = _PathOfImage(*steps, *ends, 0, one.get("bound", Bound.KL), one.get("softening", 1.0))
     found = fringe_verdict(walked, one["residual"])
     assert found == verdict

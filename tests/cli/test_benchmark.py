@@ -48,7 +48,7 @@ def test_a_dry_run_shows_what_is_missing_and_writes_nothing(tmp_path):
     assert sparse(out).exit_code == 0
     document = json.loads(sparse(out, "--dry-run", "--json", n=3).stdout)
     assert [(row["method"], row["tasks"], row["maps"]) for row in document["methods"]] == [("ig", 1, 1)]
-    assert (document["study"], document["images"], document["workers"]) == ("benchmark", 3, 1)
+    assert (document["plan"], document["images"], document["workers"]) == ("benchmark", 3, 1)
 
 
 def account(result):

@@ -95,7 +95,7 @@ def test_too_few_and_equal_scores():
     assert (one.value, one.p, one.n) == (0.75, 1.0, 1)  # either sign is as extreme as the other
     assert math.isnan(one.low)
     assert paired([0.5] * 40, [0.5] * 40) == Difference(0.0, 0.0, 0.0, 1.0, 40, 40)
-    assert paired([0.3] * 40, [0.1] * 40).p == 1 / 100_000  # the smallest that random signs can find
+    assert paired([0.3] * 40, [0.1] * 40).p == 1 / 2**17  # the smallest that can be found
 
 
 @pytest.mark.filterwarnings("error")
@@ -104,14 +104,13 @@ def test_rounding_does_not_break_ties():
     assert sign_flip_p(tenths) == by_enumeration(np.round(tenths * 10).astype(int).tolist())
 
 
-def test_signs_follow_from_the_seed_and_not_from_how_many_are_drawn_at_once(rng, monkeypatch):
-    differences = rng.normal(0.2, 1.0, 70)
-    whole = sign_flip_p(differences, 3)
-    assert sign_flip_p(differences, 4) != whole
-    monkeypatch.setattr(importlib.import_module("fringe.evaluation._statistics"), "_SIGNS_AT_ONCE", 1000)
-    assert sign_flip_p(differences, 3) == whole
-    monkeypatch.setattr(importlib.import_module("fringe.evaluation._statistics"), "_SIGNS_OF_ONE", 16)
-    assert sign_flip_p(differences, 3) == whole
+def test_signs_follow_from_the_seed_and_not_from_the_columns_beside(rng, monkeypatch):
+    columns = list(rng.normal(0.2, 1.0, (5, 70)))
+    alone = [sign_flip_p(column, 3) for column in columns]
+    assert [sign_flip_p(column, 4) for column in columns] != alone
+    assert sign_flip_ps(columns, 3) == alone
+    monkeypatch.setattr(importlib.import_module("fringe.evaluation._statistics"), "_TOGETHER", 2)
+    assert sign_flip_ps(columns, 3) == alone
 
 
 def test_the_signs_of_many_differences_are_a_group(rng, monkeypatch):
@@ -122,20 +121,19 @@ def test_the_signs_of_many_differences_are_a_group(rng, monkeypatch):
     signs = np.array([[1 - 2 * ((j & int(c)).bit_count() % 2) for c in drawn] for j in range(64)])
     assert (signs[0] == 1).all()
     assert {tuple(a * b) for a in signs for b in signs} == set(map(tuple, signs))
-    np.testing.assert_allclose(resampling._group_sums(differences, 5), signs @ differences, atol=1e-12)
+    np.testing.assert_allclose(resampling._sums(differences, 5), signs @ differences, atol=1e-12)
 
 
 def test_many_differences_have_the_p_of_the_t_test_and_keep_the_level(rng, monkeypatch):
     resampling = importlib.import_module("fringe.evaluation._statistics")
-    columns = [rng.normal(shift, 1.0, resampling.MANY) for shift in (0.0, 0.01, 0.02, 0.1)]
+    columns = [rng.normal(shift, 1.0, 10_000) for shift in (0.0, 0.01, 0.02, 0.1)]
     expected = [stats.ttest_1samp(column, 0.0).pvalue for column in columns]
     p_values = sign_flip_ps(columns, 1)
     assert p_values == pytest.approx(expected, abs=4 * math.sqrt(0.25 / resampling.GROUP))
     assert p_values[-1] == 1 / resampling.GROUP  # nothing but the observed signs is as extreme
     assert [sign_flip_p(column, 1) for column in columns] == p_values
-    assert sign_flip_ps([np.zeros(resampling.MANY), np.full(resampling.MANY, 0.1)]) == [1.0, 1 / resampling.GROUP]
+    assert sign_flip_ps([np.zeros(10_000), np.full(10_000, 0.1)]) == [1.0, 1 / resampling.GROUP]
 
-    monkeypatch.setattr(resampling, "MANY", 1)
     monkeypatch.setattr(resampling, "GROUP", 256)  # p is a multiple of 1 / 256: at most .05 are 12 of them
     alarms = [sign_flip_p(rng.choice([-1.0, 1.0], 30) * rng.gamma(1.0, size=30), seed) <= 0.05 for seed in range(2000)]
     assert np.mean(alarms) == pytest.approx(12 / 256, abs=4 * math.sqrt(12 / 256 / 2000))

@@ -4,7 +4,7 @@ import mpmath
 import torch
 from hypothesis import strategies as st
 
-from fringe.geometry import angle, log_probabilities, sqrt_chart, to_tangent
+from fringe.geometry import dist, log_probabilities, sqrt_chart, to_tangent
 
 EPS = torch.finfo(torch.float64).eps
 UNIT = 300 * EPS
@@ -50,7 +50,7 @@ def unit(row):
 def log(point, base_point):
     """The tangent vector at ``base_point`` whose ``exp`` is ``point``; its norm is their angle."""
     chord = to_tangent(point - base_point, base_point)
-    return chord * (angle(base_point, point) / chord.norm().clamp_min(1e-300))
+    return chord * (0.5 * dist(base_point, point) / chord.norm().clamp_min(1e-300))
 
 
 def exp(tangent_vec, base_point):

@@ -5,7 +5,7 @@ import logging
 import re
 import secrets
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from hashlib import sha256
 from pathlib import Path
@@ -59,10 +59,11 @@ class Sample:
 
 
 class Result(NamedTuple):
-    """What the page shows of a computation, and the files to download."""
+    """What the page shows of a computation, the files to download, and what comes next, if this is not the last one."""
 
     html: str
     files: tuple[Path, ...]
+    next: str = ""
 
 
 def _needs_more(method: Attributor) -> bool:
@@ -111,27 +112,30 @@ class Service:
             write_atomic(file, sample.png)
         return file
 
-    def explain(self, owner: str, show: Show, file: str | None, model: str, method: str) -> Result:
-        """Explain an image file for an owner.
+    def explain(self, owner: str, show: Show, file: str | None, model: str, method: str) -> Iterator[Result]:
+        """Explain an image file for an owner: first its predicted class by the preset ``fast``, if the method has it.
 
         Raises:
             StoppedError: If it was stopped, or took too long.
             FringeError: If a choice is missing or unknown, or something is wrong with the image or the model.
         """
-        loaded, _ = self._model(model), self._method(method)
-        name = _name(file)
-        with self.jobs.run(owner, show) as job:
-            image, classes, boxes = self._open(file, loaded)
-            kind = get_method(method)
-            several = kind.many_targets and not kind.path_of_targets  # else a map would depend on the other classes
-            target = f"top{min(CLASSES, classes)}" if several and not boxes else "predicted"
-            result = explain(loaded, image, method=kind, target=target, progress=job.report, **boxes)
-            result = result.with_context(_renamed(result.context, name, model))
-            job.report(1, 1, "the page")
-            return _write_explained(self._new_folder(owner, job, "explain"), result, name)
+        loaded, title = self._model(model), self._method(method)
+        name, fast = _name(file), f"{method}:fast"
+        for chosen in (fast, method) if fast in self.methods else (method,):
+            with self.jobs.run(owner, show) as job:  # a job of its own: between the two nothing is held
+                image, classes, boxes = self._open(file, loaded)
+                kind = get_method(chosen)
+                several = kind.many_targets and not kind.path_of_targets  # else a map would depend on other classes
+                several = several and not boxes and chosen == method
+                target = f"top{min(CLASSES, classes)}" if several else "predicted"
+                result = explain(loaded, image, method=kind, target=target, progress=job.report, **boxes)
+                result = result.with_context(_renamed(result.context, name, model))
+                job.report(1, 1, "the page")
+                found = _write_explained(self._new_folder(owner, job, "explain"), result, name)
+            yield found if chosen == method else found._replace(next=f"By {self.methods[fast]}. {title} comes next.")
 
-    def compare(self, owner: str, show: Show, file: str | None, model: str, *methods: str) -> Result:
-        """Compare two methods on an image file for an owner.
+    def compare(self, owner: str, show: Show, file: str | None, model: str, *methods: str) -> Iterator[Result]:
+        """Compare two methods on an image file for an owner; there is one result.
 
         Raises:
             StoppedError: As :meth:`explain`.
@@ -155,7 +159,8 @@ class Service:
                     logging.getLogger("fringe").error("%s failed in a comparison of the app: %s", row.label, row.error)
             result = replace(result, images=(name,), context=_renamed(result.context, name, model))
             job.report(1, 1, "the pictures")
-            return _write_compared(self._new_folder(owner, job, "compare"), result, titles, name)
+            found = _write_compared(self._new_folder(owner, job, "compare"), result, titles, name)
+        yield found
 
     def forget(self, owner: str) -> None:
         """Stop the job of an owner and remove the files of their last results."""

@@ -26,7 +26,7 @@ from fringe.attribution._base import (
     explain_by_size,
 )
 from fringe.attribution._base import get_method as get_method
-from fringe.attribution._diagnostics import Status
+from fringe.attribution._steps import mark_steps
 from fringe.baselines import InputSpace
 from fringe.classifier import Classifier, Score, ScoreFunction, Target
 from fringe.errors import InputError, first_line, require, unfit_inputs, warn_caller
@@ -152,9 +152,11 @@ def attribute(
     if classifier.score_function is not None:
         given = inputs.values() if isinstance(inputs, Mapping) else inputs if isinstance(inputs, tuple) else (inputs,)
         refuse_captured(classifier.score_function, [one for one in given if isinstance(one, Tensor) and len(one)])
-    baseline = arguments.joined(baseline, x, x.shape[:1], "baseline")
-    start, moved = _baseline(chosen, baseline, x), None
-    features = _features(chosen, arguments.joined(feature_mask, x, x.shape[:1], "feature_mask"), x)
+    start = features = moved = None
+    if baseline is not None:
+        start = _baseline(chosen, arguments.joined(baseline, x, x.shape[:1], "baseline"), x)
+    if feature_mask is not None:
+        features = _features(chosen, arguments.joined(feature_mask, x, x.shape[:1], "feature_mask"), x)
     if axes is None:
         _warn_of_axes(classifier, x)
     else:
@@ -178,7 +180,7 @@ def attribute(
                 forward_args=arguments,
                 ids=None if ids is None else tuple(map(str, ids)),
                 rng=KeyedGenerator(seed),
-                domain=space or InputSpace(),
+                domain=space,
                 baseline=start,
                 feature_mask=features,
                 record_path=telemetry,
@@ -203,7 +205,8 @@ def attribute(
                 known = {name: v for name, v in result.diagnostics.items() if name not in _OF_PREDICTIONS}
                 result = dataclasses.replace(result, diagnostics=known)
             result = dataclasses.replace(result, passes=passes, contrast=part.contrast, parts=arguments.parts)
-            result = _with_probabilities(result, part)
+            if result.trajectory is not None and classifier.has_classes:
+                result = dataclasses.replace(result, trajectory=_with_probabilities(result.trajectory, part))
         else:
             result = dataclasses.replace(_nothing(chosen, problem), passes=classifier.passes.since(before))
             result = dataclasses.replace(result, parts=arguments.parts)
@@ -227,7 +230,7 @@ def explain_problem(method: Attributor, problem: Problem) -> Attribution:
 
         return explain_by_size(of_one_length, problem.lengths, problem.progress)
     if problem.target.dim() == 1 or method.many_targets:
-        return _mark_steps(method, _made(method, problem), problem)
+        return mark_steps(method, _made(method, problem), problem)
     batch, classes = problem.target.shape
     result = _of_each_class(method, problem)
     rows = [range(i, i + classes) for i in range(0, batch * classes, classes)]
@@ -240,7 +243,7 @@ def explain_problem(method: Attributor, problem: Problem) -> Attribution:
         trajectory=None if result.trajectory is None else result.trajectory[::classes],
         class_verdicts=tuple(tuple((result.verdict[k], result.advice[k]) for k in row) for row in rows),
     )
-    return _mark_steps(method, several, problem)
+    return mark_steps(method, several, problem)
 
 
 def _of_each_class(method: Attributor, problem: Problem) -> Attribution:
@@ -281,23 +284,19 @@ def _made(method: Attributor, problem: Problem) -> Attribution:
     return result
 
 
-def _with_probabilities(result: Attribution, problem: Problem) -> Attribution:
-    """The result with what the model predicts at the stored points of each path."""
-    if result.trajectory is None or not problem.model.has_classes:
-        return result
+def _with_probabilities(trajectories: Sequence[Trajectory | None], problem: Problem) -> tuple[Trajectory | None, ...]:
+    """The paths with what the model predicts at the stored points of each."""
     paths: list[Trajectory | None] = []
-    for image, path in enumerate(result.trajectory):
+    for image, path in enumerate(trajectories):
         if path is not None:
             rows = torch.full((len(path.snapshots),), image, device=problem.inputs.device)
             logits = problem.forward(path.snapshots.to(problem.inputs), rows)
             path = dataclasses.replace(path, probabilities=log_probabilities(logits).exp().cpu())
         paths.append(path)
-    return dataclasses.replace(result, trajectory=tuple(paths))
+    return tuple(paths)
 
 
-def _baseline(method: Attributor, baseline: Any, x: Tensor) -> Tensor | None:
-    if baseline is None:
-        return None
+def _baseline(method: Attributor, baseline: Any, x: Tensor) -> Tensor:
     if not method.accepts_baseline:
         raise InputError(f"the method {method.name!r} does not begin at one", argument="baseline", hint="leave it out")
     if isinstance(baseline, str):
@@ -321,12 +320,12 @@ def _wide(given: Any, x: Tensor, argument: str) -> Tensor:
     return value
 
 
-def _features(method: Attributor, mask: Any, x: Tensor) -> Tensor | None:
+def _features(method: Attributor, mask: Any, x: Tensor) -> Tensor:
     """The numbers (B, *S) of features, from 0 on."""
-    if mask is not None and not getattr(method, "takes_feature_mask", False):
+    if not getattr(method, "takes_feature_mask", False):
         hint = "leave it out, or choose captum:occlusion or captum:kernel_shap"
         raise InputError(f"the method {method.label} replaces no features", argument="feature_mask", hint=hint)
-    return None if mask is None else _wide(mask, x, "feature_mask").unique(return_inverse=True)[1]
+    return _wide(mask, x, "feature_mask").unique(return_inverse=True)[1]
 
 
 def _fault_error(fault: list[Verdict | None]) -> InputError:
@@ -505,95 +504,3 @@ def _padded(result: Attribution, problem: Problem, rows: list[int]) -> Attributi
     if paths is not None:
         paths = tuple(each and path(row, each) for row, each in zip(rows, paths, strict=True))
     return dataclasses.replace(result, values=zeros(result.values), trajectory=paths)
-
-
-# -- features that a model reads by steps -----------------------------------------------------------------------------
-
-
-#: Images that are probed, and features of which each is probed by itself.
-MOST_IMAGES, MOST_FEATURES = 4, 32
-#: Where on the way to a changed image the gradient is zero if the model reads the feature by steps; a kink has some.
-SHARES = tuple(k / 8 for k in range(9))
-#: Change of the score, relative to the largest logit, that counts as rounding.
-RTOL = 1e-3
-
-
-def _mark_steps(method: Attributor, result: Attribution, problem: Problem) -> Attribution:
-    """Call maps ``stalled`` that give nothing to a feature whose change moves the score, and warn with its name.
-
-    A feature is a column of a table, or a channel: single entries without a gradient are normal in networks of ReLU.
-    (B, L, C) may have its channels last, so both axes are looked at; of several tensors, those of one axis. Only a
-    feature that has nothing in any of the maps costs passes: 12 forward ones for all of them if the model does not read
-    it. Embeddings of texts always have some.
-    """
-    parts = problem.forward_args.parts if is_joint(problem.forward_args.parts) else ()
-    if not method.uses_gradients or problem.token_length is not None or not len(result):
-        return result
-    named = [
-        f"feature {k} of {p.name or f'inputs[{i}]'}" if len(p.shape) < 2 else ""
-        for i, p in enumerate(parts)
-        for k in range(p.size)
-    ]
-    maps = result.values.flatten(0, problem.target.dim() - 1)
-    broken: list[str] = []
-    for axis in (1, 2) if maps.dim() == 3 else (1,):
-        empty = (maps.movedim(axis, 0).flatten(1) == 0).all(1)
-        features = [] if bool(empty.all()) else empty.nonzero().flatten().tolist()
-        names = dict(enumerate(problem.domain.names or named)) if axis == 1 else {}
-        noun = "channel" if axis == 1 and maps.dim() > 2 else "feature"
-        steps = _steps(problem, axis, [k for k in features if names.get(k, noun)])
-        broken += [names.get(k, f"{noun} {k}") for k in steps]
-    if not broken:
-        return result
-    why = (
-        f"the map gives nothing to {', '.join(broken)}, but changing it moves the score: the model reads it by steps "
-        "(such as a lookup or rounding), whose gradient is zero. Explain embeddings or one-hot columns in its place, "
-        "pass it beside the numbers in a dictionary of inputs, or use method='captum:kernel_shap'"
-    )
-    warn_caller(why)
-    graver = SEVERITY[SEVERITY.index("stalled") :]
-    rows = [list(zip(result.verdict, result.advice, strict=True)), *map(list, result.class_verdicts)]
-    first, *classes = [tuple(s if s[0] in graver else cast(Status, ("stalled", why)) for s in row) for row in rows]
-    verdict, advice = (tuple(column) for column in zip(*first, strict=True))
-    return dataclasses.replace(result, verdict=verdict, advice=advice, class_verdicts=tuple(classes))
-
-
-def _steps(problem: Problem, axis: int, features: list[int]) -> list[int]:
-    """Those of the features without a gradient that the model reads by steps; by halves, as most are not read."""
-    if not features or not _moves(problem, axis, features, by_steps=False):
-        return []
-    part, probed, stepped = problem.select(range(min(len(problem.inputs), MOST_IMAGES))), 0, list[int]()
-    gradient = part.logits_gradient(part.inputs, part.every_row)[1]
-    flat = (gradient.movedim(axis - part.inputs.dim(), 0).flatten(1) == 0).all(1).tolist()
-    waiting = [[k for k in features if flat[k]]]
-    while waiting and probed < MOST_FEATURES:
-        group = waiting.pop()
-        if len(group) > 1 and _moves(problem, axis, group, by_steps=False):
-            waiting += [group[len(group) // 2 :], group[: len(group) // 2]]
-        elif len(group) == 1:
-            probed += 1
-            stepped += group if _moves(problem, axis, group) else []
-    return stepped
-
-
-def _moves(problem: Problem, axis: int, features: list[int], by_steps: bool = True) -> bool:
-    """Whether the score moves with these features of an input, and then without a gradient anywhere on the way."""
-    part = problem.select(range(min(len(problem.inputs), MOST_IMAGES)))
-    x, every, index = part.inputs, part.every_row, torch.tensor(features, device=problem.inputs.device)
-    rounding = RTOL * part.logits.abs().amax() + 1e-6
-    if bool((part.forward(x, every) - part.logits).abs().amax() > rounding):
-        return False  # a random model
-    # values that the model takes: those of other inputs, and the smallest numbers
-    for values in (x.roll(1, 0), (x == 0).to(x)):
-        changed = x.index_copy(axis, index, values.index_select(axis, index))
-        try:
-            change = (part.score(part.forward(changed, every)) - part.score(part.logits)).abs()
-            moved = (change > rounding).view(len(x), -1).any(1)
-            rows = every[moved]
-            paths = (x[rows].lerp(changed[rows], share) for share in SHARES)
-            gradients = (part.logits_gradient(point, rows)[1].index_select(axis - x.dim(), index) for point in paths)
-            if bool(moved.any()) and not (by_steps and any(bool((g != 0).any()) for g in gradients)):
-                return True
-        except (RuntimeError, IndexError, ValueError):  # it does not take them
-            continue
-    return False

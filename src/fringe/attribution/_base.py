@@ -353,16 +353,19 @@ def _fits(result: Attribution) -> bool:
     return set(rows) == {size} and (context is None or tuple(context.inputs.shape) == shape)
 
 
+@dataclass
 class ProgressCounter:
     """Counts steps and reports them.
 
-    Args:
+    Attributes:
         progress: Called with the steps done and the total.
         total: Number of steps.
+        done: Those that are done.
     """
 
-    def __init__(self, progress: Progress | None, total: int):
-        self.progress, self.done, self.total = progress, 0, total
+    progress: Progress | None
+    total: int
+    done: int = 0
 
     def tick(self, count: int) -> None:
         """Count ``count`` further steps."""
@@ -514,26 +517,6 @@ def explain_by_size(
         if progress is not None:
             progress(len(order), len(sizes))
     return Attribution.concat(parts).select(torch.tensor(order).argsort().tolist())
-
-
-def reference_images(problem: Problem, purpose: str) -> Tensor:
-    """Return the reference images (P, *S) of a call, in the dtype of the inputs and on their device.
-
-    Raises InputError if they have another shape or are not finite, and if there are none, with their ``purpose`` as
-    its text: "ig2 follows paths to images of other classes".
-    """
-    given, shape = problem.domain.references, tuple(problem.inputs.shape[1:])
-    if given is None:
-        hint = "pass some with attribute(..., space=InputSpace(references=...))"
-        raise InputError(purpose, argument="space", hint=hint)
-    if tuple(given.shape[1:]) != shape or not len(given):
-        expected = ", ".join(["P", *map(str, shape)])
-        message = f"got shape {tuple(given.shape)}, expected ({expected}) with P at least 1"
-        raise InputError(message, argument="space.references")
-    references = given.detach().to(problem.inputs)
-    if not bool(torch.isfinite(references).all()):
-        raise InputError("they hold NaN or infinity", argument="space.references")
-    return references
 
 
 # -- the methods by name ----------------------------------------------------------------------------------------------

@@ -14,11 +14,10 @@ from fringe.attribution._integrate import (
     PathIntegral,
     completeness_gap,
     completeness_residual,
-    finite_maps,
     integrate,
 )
 from fringe.geometry import entropy, kl, log_probabilities
-from fringe.paths import Geodesic, Nodes, Problem
+from fringe.paths import Geodesic, Nodes, Problem, all_finite
 
 #: Completeness residual above which a map is called coarse: its sum misses what it explains by more than 5 %.
 COARSE_ABOVE = 0.05
@@ -74,13 +73,13 @@ def path_diagnostics(result: PathIntegral, log_p0: Tensor, log_q: Tensor | None 
     return {
         "steps": torch.tensor(result.steps, device=distance.device),
         "distance": distance,
-        "endpoint_distance": torch.where(moved, stats.last("reference_distance"), distance),
+        "endpoint_distance": torch.where(moved, stats.last["reference_distance"], distance),
         "entropy": entropy(log_p0),
-        "endpoint_entropy": torch.where(moved, stats.last("entropy"), entropy(log_p0)),
-        "endpoint_kl": torch.where(moved, stats.last("reference_kl"), kl(log_p0, geodesic.log_q)),
-        "tracking_error_mean": stats.mean("tracking_error"),
-        "tracking_error_max": stats.largest("tracking_error"),
-        "path_length": stats.total("euclidean_step"),
+        "endpoint_entropy": torch.where(moved, stats.last["entropy"], entropy(log_p0)),
+        "endpoint_kl": torch.where(moved, stats.last["reference_kl"], kl(log_p0, geodesic.log_q)),
+        "tracking_error_mean": stats.total["tracking_error"] / stats.count.clamp_min(1),
+        "tracking_error_max": stats.largest["tracking_error"],
+        "path_length": stats.total["euclidean_step"],
     }
 
 
@@ -88,7 +87,7 @@ def completeness_status(result: PathIntegral, image: int, hint: str) -> Status:
     """The status of an image by its completeness; ``hint`` says what makes the integral more accurate."""
     if not result.finite[image]:
         return "diverged", f"the logits or their gradient were not finite after step {result.steps[image]}"
-    residual = float(result.rule_residual[image, 0])
+    residual = float(result.residual[image])
     if not residual <= COARSE_ABOVE:
         return "coarse", f"{describe_coarse(residual)}: {hint}"
     return "ok", f"sum within {residual:.1%} of the change of the score"
@@ -122,7 +121,7 @@ def path_attribution(
     Returns:
         The attribution, with the path diagnostics.
     """
-    lengths = result.steps if stalled else result.stats.total("euclidean_step").tolist()
+    lengths = result.steps if stalled else result.stats.total["euclidean_step"].tolist()
     unmoved: Status = ("stalled", stalled) if stalled else _AT_REFERENCE
     statuses = [
         unmoved if length == 0 and result.finite[i] else completeness_status(result, i, hint)
@@ -141,17 +140,18 @@ def build_attribution(
     statuses: Sequence[Sequence[Status]],
 ) -> Attribution:
     """A path integral with its diagnostics and the status of each of K classes of each image."""
+    residual = result.residual
     return Attribution(
         values=result.values,
         target=problem.target,
         score=result.score,
         endpoint_score=result.endpoint_score,
         completeness_gap=result.gap,
-        completeness_residual=result.residual,
+        completeness_residual=residual,
         diagnostics=diagnostics,
         settings=method.record(),
         trajectory=result.trajectories,
-        **_verdicts(result.values, statuses, result.rule_residual.argsort(1, descending=True).tolist()),
+        **_verdicts(result.values, statuses, residual.view(len(residual), -1).argsort(1, descending=True).tolist()),
     )
 
 
@@ -168,7 +168,7 @@ def sum_attribution(
         for r in residual.tolist()
     ]
     result = gradient_attribution(method, values, problem, {}, "")
-    statuses = [s if finite else [_NOT_FINITE] for s, finite in zip(statuses, finite_maps(values), strict=True)]
+    statuses = [s if finite else [_NOT_FINITE] for s, finite in zip(statuses, all_finite(values).tolist(), strict=True)]
     numbers = {"endpoint_score": endpoint_score, "completeness_gap": gap, "completeness_residual": residual}
     return dataclasses.replace(result, **numbers, **_verdicts(result.values, statuses))
 
@@ -200,7 +200,7 @@ def gradient_attribution(
         diagnostics=diagnostics,
         settings=method.record(),
         trajectory=(None,) * len(values),
-        **_verdicts(maps, [[("unchecked", why) if finite else _NOT_FINITE] for finite in finite_maps(maps)]),
+        **_verdicts(maps, [[("unchecked", why) if finite else _NOT_FINITE] for finite in all_finite(maps).tolist()]),
     )
 
 

@@ -38,9 +38,8 @@ from fringe.geometry import (
     target_rest_logits,
     to_tangent,
 )
-from fringe.linalg import SPATIAL_AXES, LaplacianBasis, SpectralOperator, Structure, batch_view, inner_product
+from fringe.linalg import SPATIAL_AXES, SpectralOperator, Structure, batch_view, inner_product, laplacian
 from fringe.paths import (
-    AT_POINTS,
     Geodesic,
     Point,
     Problem,
@@ -154,13 +153,15 @@ class State(Rows):
 
 class Here(NamedTuple):
     """The network at the current points of L paths: points, predictions (L, C) as log-probabilities and at the
-    temperatures, which of them are finite (L,), and the Jacobian of the latter's logits."""
+    temperatures, which of them are finite (L,), the Jacobian of the latter's logits, and whether the length of the next
+    step takes a product J v with it."""
 
     point: Point
     log_p: Tensor
     soft: Tensor
     finite: Tensor
     jacobian: Jacobian
+    takes_jvp: bool
 
 
 @dataclass(frozen=True)
@@ -228,48 +229,30 @@ class FisherRaoPath:
                 argument="structure",
                 hint="choose structure='none' for tabular data",
             )
-        grid = LaplacianBasis(shape[len(shape) - axes :])
-        biharmonic = grid.biharmonic()
-        modes = grid.operator(biharmonic, like)
+        biharmonic = laplacian(shape[len(shape) - axes :]).square()
+        modes = SpectralOperator.of(biharmonic, like)
         inverse = (1.0 / (self.damping + self.gamma_step * biharmonic)).to(modes.symbol)
         return replace(self, has_jvp=has_jvp, modes=modes, inverse=inverse)
-
-    @property
-    def is_image(self) -> bool:
-        return self.structure == "image"
-
-    @property
-    def rank(self) -> int:
-        """The columns of W, if there are so many classes."""
-        return RANK[self.structure]
 
     @property
     def jvp_use(self) -> Literal["none", "optional", "required"]:
         """``"required"``: the length of each step takes J v; ``"optional"``: that of the first one, and the others
         learn from it; ``"none"``: of two classes the metric has rank one, so that its closed form is exact."""
-        if self.smooths or not self.is_image:
+        if self.smooths or self.structure != "image":
             return "required"
         return "none" if self.binary else "optional"
-
-    def measures(self, *, focused: bool) -> tuple[str, ...]:
-        """Return what is measured of a segment and at its far end; of a ``focused`` one also its length in y."""
-        step = ("euclidean_step", "step_size", "active_bound", *(("focused_step",) if focused else ()))
-        return (*step, "fisher_rao_step", *AT_POINTS)
-
-    def takes_jvp(self, state: State) -> bool:
-        """Return whether the length of the next step takes J v."""
-        return self.jvp_use == "required" or (self.jvp_use == "optional" and self.has_jvp and state.point is None)
 
     @property
     def smooth_slopes(self) -> bool:
         """Whether directions take smooth slopes of rectifiers."""
-        return self.is_image and not self.smooths
+        return self.structure == "image" and not self.smooths
 
     # -- where the path begins, how many steps it has, and where it ends: lines 1 to 5 --------------------------------
 
     def start(self, problem: Problem, scale: Tensor | None = None) -> State:
         """Return all paths before their first step: T, the geodesic, x_0 = x."""
-        logits, log_q, rows = problem.logits, self.log_reference(problem), problem.every_row
+        logits, rows = problem.logits, problem.every_row
+        log_q = uniform_log_probs(logits) if self.reference is None else self.log_reference(problem)
         if self.binary:
             logits, log_q = (target_rest_logits(z, problem.target) for z in (logits, log_q))
         log_p, temperature = log_probabilities(logits), None
@@ -297,11 +280,9 @@ class FisherRaoPath:
         )
 
     def log_reference(self, problem: Problem) -> Tensor:
-        """Return the log-probabilities (B, C) of the reference of each image."""
-        logits, shape, classes = problem.logits, tuple(problem.logits.shape), problem.logits.shape[1]
-        if self.reference is None:
-            return uniform_log_probs(logits)
-        q = torch.tensor(self.reference, dtype=torch.float64, device=logits.device)
+        """Return the log-probabilities (B, C) of the caller's reference of each image."""
+        shape, classes = tuple(problem.logits.shape), problem.logits.shape[1]
+        q = torch.tensor(self.reference, dtype=torch.float64, device=problem.logits.device)
         per_image = (problem.total or shape[0], classes)
         if tuple(q.shape) not in ((classes,), per_image):
             message = f"got shape {tuple(q.shape)}, expected ({classes},) or {per_image}"
@@ -345,7 +326,8 @@ class FisherRaoPath:
         """Line 6: p_k = softmax F(x_k), with the gradients of the scores; ``closing``: no step departs from here."""
         assert state.x is not None
         image, geodesic = state.image, state.geodesic
-        tangents = self.takes_jvp(state) and not closing
+        takes_jvp = self.jvp_use == "required" or (self.jvp_use == "optional" and self.has_jvp and state.point is None)
+        tangents = takes_jvp and not closing
         jacobian: Any = problem.linearise(state.x, image, tangents=tangents, smooth=self.smooth_slopes)
         logits, score = jacobian.value, problem.score(jacobian.value, image)
         shape = (*score.shape, *state.x.shape[1:])
@@ -360,7 +342,7 @@ class FisherRaoPath:
         if state.scale is not None:
             jacobian = ScaledJacobian(jacobian, state.scale)
         log_p = log_probabilities(logits)
-        return Here(point, log_p, softened(log_p, geodesic.temperature), finite, jacobian)
+        return Here(point, log_p, softened(log_p, geodesic.temperature), finite, jacobian, tangents)
 
     def direction(
         self,
@@ -383,6 +365,7 @@ class FisherRaoPath:
         times R and b_p stand in their place: a saturated softmax, whose metric is almost zero, is damped no more than
         another. This factor, like the size of each column, meets the rest in the r x r system alone.
         """
+        is_image = self.structure == "image"
         # in the eigenbasis of L, where R^-1 is a factor: a transform of each column and of x, and one back
         to_modes, prior = self.modes.to_modes, self.gamma_prior * self.modes.symbol * self.inverse
         v = prior * to_modes(x)
@@ -392,21 +375,22 @@ class FisherRaoPath:
         tangent = to_tangent(waypoint - s, s)
         length = tangent.norm(dim=-1, keepdim=True)
         unit = tangent / torch.where(length > 0, length, 1.0)
-        chart = (unit, *more_directions(s, unit, self.rank - 1))
+        rank = RANK[self.structure]
+        chart = (unit, *(more_directions(s, unit, rank - 1) if rank > 1 else ()))
         cotangents = torch.stack([balanced(s * q, s) for q in chart], 1)
         sizes, identity = torch.ones_like(cotangents[..., 0]), torch.ones_like(cotangents[..., 0])
-        if not self.is_image:  # float32 holds no gradient of a probability that underflows: sizes stay outside
+        if not is_image:  # float32 holds no gradient of a probability that underflows: sizes stay outside
             sizes = cotangents.abs().amax(-1).clamp_min(torch.finfo(s.dtype).tiny)
             cotangents = cotangents / sizes[..., None]
-        with smooth_slopes() if self.is_image else contextlib.nullcontext():
+        with smooth_slopes() if is_image else contextlib.nullcontext():
             columns = [to_modes(jacobian.vjp(c.to(x.dtype))) for c in cotangents.unbind(1)]
         m = columns[0]
-        if self.is_image and earlier is not None:  # m jumps between the linear pieces of a network, and its mean less
+        if is_image and earlier is not None:  # m jumps between the linear pieces of a network, and its mean less
             before, weight = earlier
             columns[0] = before + batch_view(weight.to(before), before) * (columns[0] - before)
         # of dependent columns, as of few features, large weights cancel: products in float32 may turn v round
-        wide = x.dtype if self.is_image else torch.float64
-        if not self.is_image:
+        wide = x.dtype if is_image else torch.float64
+        if not is_image:
             norm = inner_product(columns[0], columns[0])[:, None]
             identity = RELATIVE_UNIT * norm * (sizes[:, :1] / sizes).square().clamp_max(1e200)
             identity = torch.where(norm > 0, identity, 1.0)
@@ -418,13 +402,13 @@ class FisherRaoPath:
         weights = right / gram[:, 0] if len(columns) == 1 else torch.linalg.solve_ex(gram, right)[0]
         for weight, w in zip(weights.unbind(-1), columns, strict=True):
             v = v + batch_view(weight.to(wide), v) * (self.inverse * w.to(wide))
-        if not self.is_image:  # float32 overflows where the metric is almost zero; the step is bounded anyway
+        if not is_image:  # float32 overflows where the metric is almost zero; the step is bounded anyway
             largest = v.abs().flatten(1).amax(1).clamp_min(torch.finfo(v.dtype).tiny)
             v = v * batch_view((1e6 / largest).clamp_max(1.0), v)
         v = v.to(x.dtype)
         along = inner_product(m if self.binary else columns[0], v)  # of two classes (m^T v)^2 is the whole norm
         along = (along * sizes[:, 0]).square().to(log_p.dtype)
-        return self.modes.from_modes(v), along, columns[0] if self.is_image else None
+        return self.modes.from_modes(v), along, columns[0] if is_image else None
 
     def move(self, problem: Problem, state: State, here: Here, level: Tensor, gained: Tensor) -> State:
         """Lines 7-12: the direction v_k, its length eta_k, and x_{k+1} = x_k - eta_k v_k."""
@@ -438,7 +422,7 @@ class FisherRaoPath:
         # 10: n_k^2 = v^T G v by a JVP, or learnt: rho (m^T v)^2. (v^T (b - R v) would cost no JVP, but where R
         # dominates it is a difference of large numbers.)
         rho = expected = None
-        if self.takes_jvp(state):
+        if here.takes_jvp:
             u = here.jacobian.jvp(v).to(soft.dtype)
             n2 = fisher_norm_squared(soft.exp(), u)
         else:
@@ -454,7 +438,7 @@ class FisherRaoPath:
         # 11: eta_k is the least of four bounds
         dx = v if state.scale is None else state.scale * v
         length = inner_product(dx, dx).sqrt()
-        radius = None if self.is_image else self.radius(state, soft)
+        radius = None if self.structure == "image" else self.radius(state, soft)
         eta, bound = self.eta(n2, length, None if u is None or radius is None else spread(u), radius)
         if rho is not None:
             expected = n2 * eta.square()

@@ -24,6 +24,8 @@ from fringe.settings import Doc, Fraction, tuples_of
 LADDER = (0.2, 0.3, 0.5, 1.0)
 #: The most probable other classes that "contrast" subtracts.
 OTHERS = 4
+#: Passes of an image for the weights: to find the layer, and for its activations and gradients.
+FOCUS_PASSES: dict[object, int] = {"cam": 8, "contrast": 8 + OTHERS}
 
 Focus = Annotated[
     Literal["none", "cam", "contrast"] | tuple[tuple[Any, ...], ...],
@@ -54,12 +56,10 @@ def length_ratio(focused: Tensor, length: Tensor) -> Tensor:
 
 
 def read_focus(value: object) -> object:
-    """Return the setting ``focus``: a name as it is, and weights, of anything that reads as an array, as tuples.
+    """Return the weights of the setting ``focus``, of anything that reads as an array, as tuples.
 
     Raises InputError for weights that are not from 0 to 1.
     """
-    if isinstance(value, str):
-        return value
     try:
         weights = torch.as_tensor(value, dtype=torch.float64).cpu()
     except (TypeError, ValueError, RuntimeError) as error:
@@ -85,11 +85,6 @@ class FocusedPaths:
 
     focus: Any
     floor: float
-
-    @property
-    def planned_passes(self) -> int:
-        """Passes of an image for the weights: to find the layer, and for its activations and gradients."""
-        return {"cam": 8, "contrast": 8 + OTHERS}.get(self.focus, 0) if isinstance(self.focus, str) else 0
 
     def explain(self, problem: Problem, walk: Walk, enough: Sequence[str]) -> Attribution:
         """Explain each image with the lowest floor at which its verdict is one of those that are ``enough``.

@@ -12,8 +12,8 @@ from torch import Tensor
 
 from fringe.attribution._base import Attribution, Attributor, ProgressStage, Verdict
 from fringe.attribution._diagnostics import COARSE_ABOVE, Status, build_attribution, describe_coarse, path_diagnostics
-from fringe.attribution._fisher_rao import AUTO_ENTROPY, ENOUGH, Bound, FisherRaoPath, Until
-from fringe.attribution._focus import Focus, FocusedPaths, FocusFloor, length_ratio, read_focus
+from fringe.attribution._fisher_rao import AUTO_ENTROPY, ENOUGH, RANK, Bound, FisherRaoPath, Until
+from fringe.attribution._focus import FOCUS_PASSES, Focus, FocusedPaths, FocusFloor, length_ratio, read_focus
 from fringe.attribution._paper import new_spelling
 from fringe.attribution._walk import FEW_POINTS, Walk, integrate_line
 from fringe.errors import InputError, require
@@ -118,7 +118,8 @@ class FRInGe(Attributor):
     focus_floor: FocusFloor = 0.2
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "focus", read_focus(self.focus))
+        if not isinstance(self.focus, str):
+            object.__setattr__(self, "focus", read_focus(self.focus))
         if self.reference is not None:
             object.__setattr__(self, "reference", _distribution(self.reference))
         super().__post_init__()
@@ -181,8 +182,8 @@ class FRInGe(Attributor):
         path = self.path(1)
         steps = path.limit(self.steps or self._most_steps)
         # a forward pass, the score's gradient, the direction and, where each step takes it, the length of the step
-        each = 2 - path.line + (0 if self.smooths else path.rank) + (path.jvp_use == "required")
-        return steps * each + 2 * FEW_POINTS * path.line + self._focused.planned_passes
+        each = 2 - path.line + (0 if self.smooths else RANK[path.structure]) + (path.jvp_use == "required")
+        return steps * each + 2 * FEW_POINTS * path.line + FOCUS_PASSES.get(self.focus, 0)
 
     def jvp_use(self, problem: Problem) -> JVPUse:
         return self.fitted(problem).path(1).jvp_use
@@ -203,11 +204,8 @@ class FRInGe(Attributor):
             return self._walk(problem, None)
         # the control's work is to smooth the image, and not to come near the reference
         enough = ("short", "stalled") if self.smooths else ()
-        return self._focused.explain(problem, self._walk, ("ok", "at_reference", *enough))
-
-    @property
-    def _focused(self) -> FocusedPaths:
-        return FocusedPaths(self.focus, self.focus_floor)
+        focused = FocusedPaths(self.focus, self.focus_floor)
+        return focused.explain(problem, self._walk, ("ok", "at_reference", *enough))
 
     def _walk(self, problem: Problem, scale: Tensor | None) -> Attribution:
         """The maps of paths in coordinates with this ``scale``, which broadcasts to (B, *S); None: 1."""
@@ -227,20 +225,23 @@ class FRInGe(Attributor):
             has = float(problem.model.has_smooth_slopes)
             diagnostics["smooth_slopes"] = torch.full_like(start.total, has, dtype=torch.float64)
         if scale is not None:
-            focused = result.stats.total("focused_step")
+            focused = result.stats.total["focused_step"]
             diagnostics["focus_length_ratio"] = length_ratio(focused, diagnostics["path_length"])
+        start_kl = kl(start.geodesic.log_p, start.geodesic.log_q)
         facts = zip(
             *(result.finite, result.steps, walk.planned, start.limit.tolist()),
-            kl(start.geodesic.log_p, start.geodesic.log_q).tolist(),
-            *(diagnostics[name].tolist() for name in ("endpoint_kl", "distance", "endpoint_distance")),
+            diagnostics["endpoint_kl"].tolist(),
+            (1.0 - diagnostics["endpoint_kl"] / start_kl).tolist(),
+            (1.0 - diagnostics["endpoint_distance"] / diagnostics["distance"]).tolist(),
             (problem.logits.amax(1, keepdim=True) - problem.logits > EXCLUDED_BELOW).sum(1).tolist(),
-            result.stats.last("active_bound").tolist(),
+            result.stats.last["active_bound"].tolist(),
             softening_temperature(start.geodesic.log_p, AUTO_ENTROPY).tolist(),
             strict=True,
         )
+        residuals: list[list[float]] = result.residual.view(len(result.steps), -1).tolist()
         statuses: list[list[Status]] = [
             [(word := fringe_verdict(one, r), fringe_advice(word, path, one, r)) for r in row]
-            for one, row in zip(starmap(_PathOfImage, facts), result.rule_residual.tolist(), strict=True)
+            for one, row in zip(starmap(_PathOfImage, facts), residuals, strict=True)
         ]
         return build_attribution(self, result, problem, diagnostics, statuses)
 
@@ -345,30 +346,20 @@ FAR_ABOVE = 0.5
 @dataclass(frozen=True)
 class _PathOfImage:
     """The path of an image: whether its logits and gradients were finite; the steps that it took, that were planned,
-    and that it may take; how far the prediction is from the reference at both ends, in nats and radians; the number of
-    classes that the network rules out; what bounded the last step; and the temperature that is ``"auto"``."""
+    and that it may take; how far from the reference it ends, in nats; the shares of the divergence that it ``lost`` and
+    of the distance that it ``covered``, which are NaN where it begins there; the number of classes that the network
+    rules out; what bounded the last step; and the temperature that is ``"auto"``."""
 
     finite: bool
     steps: int
     planned: int
     limit: float
-    start_kl: float
     end_kl: float
-    start_distance: float
-    end_distance: float
+    lost: float
+    covered: float
     excluded: int = 0
     bound: float = Bound.KL
     softening: float = 1.0
-
-    @property
-    def lost(self) -> float:
-        """Share of the KL divergence that is gone."""
-        return 1.0 - self.end_kl / self.start_kl
-
-    @property
-    def covered(self) -> float:
-        """Share of the Fisher-Rao distance that is gone."""
-        return 1.0 - self.end_distance / self.start_distance
 
 
 def fringe_verdict(one: _PathOfImage, residual: float) -> Verdict:

@@ -15,7 +15,7 @@ from fringe.attribution._diagnostics import (
     path_attribution,
     path_diagnostics,
 )
-from fringe.attribution._focus import Focus, FocusedPaths, FocusFloor, length_ratio, read_focus
+from fringe.attribution._focus import FOCUS_PASSES, Focus, FocusedPaths, FocusFloor, length_ratio, read_focus
 from fringe.attribution._integrate import (
     NodeRule,
     WeightFn,
@@ -57,7 +57,8 @@ class IntegratedGradients(PathAttributor):
     focus_floor: FocusFloor = 0.2
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "focus", read_focus(self.focus))
+        if not isinstance(self.focus, str):
+            object.__setattr__(self, "focus", read_focus(self.focus))
         super().__post_init__()
         is_closed = self.rule in ("trapezoid", "closed_mean")
         expected = f"a whole number of at least 2 for rule {self.rule!r}"
@@ -76,17 +77,13 @@ class IntegratedGradients(PathAttributor):
         return StraightLine(problem.inputs, baseline, *quadrature_nodes(self.rule, self.steps))
 
     @property
-    def _focused(self) -> FocusedPaths:
-        return FocusedPaths(self.focus, self.focus_floor)
-
-    @property
     def planned_passes(self) -> float:
-        return 2 * self.steps + self._focused.planned_passes
+        return 2 * self.steps + FOCUS_PASSES.get(self.focus, 0)
 
     def attribute(self, problem: Problem) -> Attribution:
         if self.focus == "none":
             return super().attribute(problem)
-        return self._focused.explain(problem, self._walk, ("ok",))
+        return FocusedPaths(self.focus, self.focus_floor).explain(problem, self._walk, ("ok",))
 
     def _walk(self, problem: Problem, scale: Tensor | None) -> Attribution:
         if scale is None:

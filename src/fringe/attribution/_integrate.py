@@ -76,12 +76,19 @@ class Stats:
         names: What is measured, N names.
         count: Number of measurements (R,), all zero.
         begins: The end at which the paths begin.
+
+    Attributes:
+        total: By name the sum (R,) over a path's steps.
+        largest: By name the maximum (R,) over them, at least 0.
+        last: By name what was measured farthest from the input (R,): the first of a path that begins at the baseline.
     """
 
     def __init__(self, names: tuple[str, ...], count: Tensor, begins: Orientation = "input"):
-        self._names, self._begins, self.count = names, begins, count
+        self._begins, self.count = begins, count
         # a column for each name: one launch on a GPU, and not one for each of them
-        self._total, self._largest, self._last = (count.new_zeros(len(count), len(names)) for _ in range(3))
+        tables = [count.new_zeros(len(count), len(names)) for _ in range(3)]
+        self._total, self._largest, self._last = tables
+        self.total, self.largest, self.last = (dict(zip(names, t.unbind(1), strict=True)) for t in tables)
 
     def add(self, rows: Tensor, values: Tensor, counts: Tensor | None = None) -> None:
         """Add measurements (L, N) of paths ``rows`` (L,), in which a path may occur more than once, unless ``counts``
@@ -104,33 +111,19 @@ class Stats:
 
         Counts and totals are averaged over the paths, the last values over those that moved; the largest is of all.
         """
-        pool, moved = Stats(self._names, self.count.new_zeros(batch)), (self.count > 0).to(self.count)
+        pool = Stats(tuple(self.total), self.count.new_zeros(batch))
+        every, moved = torch.ones_like(self.count), (self.count > 0).to(self.count)
 
         def mean(values: Tensor, weight: Tensor) -> Tensor:
             total = add_rows(values.new_zeros(batch, *values.shape[1:]), images, values * batch_view(weight, values))
             share = add_rows(values.new_zeros(batch), images, weight).clamp_min(1.0)
             return total / batch_view(share, total)
 
-        pool.count = mean(self.count, torch.ones_like(self.count))
-        pool._total, pool._last = mean(self._total, torch.ones_like(self.count)), mean(self._last, moved)
+        pool.count.copy_(mean(self.count, every))
+        pool._total.copy_(mean(self._total, every))
+        pool._last.copy_(mean(self._last, moved))
         pool._largest.scatter_reduce_(0, images[:, None].expand_as(self._largest), self._largest, "amax")
         return pool
-
-    def total(self, name: str) -> Tensor:
-        """Sum (R,) over a path's steps."""
-        return self._total[:, self._names.index(name)]
-
-    def mean(self, name: str) -> Tensor:
-        """Mean (R,) over a path's steps; 0 for one without steps."""
-        return self.total(name) / self.count.clamp_min(1)
-
-    def largest(self, name: str) -> Tensor:
-        """Maximum (R,) over a path's steps, at least 0."""
-        return self._largest[:, self._names.index(name)]
-
-    def last(self, name: str) -> Tensor:
-        """What was measured farthest from the input (R,): the first of a path that begins at the baseline."""
-        return self._last[:, self._names.index(name)]
 
 
 @dataclass(frozen=True)
@@ -161,11 +154,6 @@ class PathIntegral:
     def residual(self) -> Tensor:
         """The residual (B,), see :func:`completeness_residual`."""
         return completeness_residual(self.gap, self.score, self.endpoint_score)
-
-    @property
-    def rule_residual(self) -> Tensor:
-        """The residual (B, K), K = 1 for one class: verdicts depend on it."""
-        return self.residual.view(len(self.gap), -1)
 
 
 class Sums:
@@ -277,7 +265,7 @@ class Sums:
             change = torch.zeros_like(score, dtype=torch.float64)
             add_rows(change, images, per_path if self.weight is None else per_path * self.weight)
             endpoint, stats = (score.double() - change).to(score.dtype), stats.pooled(images, len(score))
-        steps, finite = [0] * len(values), finite_maps(maps)
+        steps, finite = [0] * len(values), all_finite(maps).tolist()
         owners = range(len(values)) if images is None else images.tolist()
         numbers = [int(count) for count in self.stats.count.tolist()] if self.taken is None else self.taken
         for image, taken, is_finite in zip(owners, numbers, self.finite, strict=True):
@@ -311,13 +299,6 @@ def completeness_residual(gap: Tensor, score: Tensor, endpoint_score: Tensor) ->
     start, end = score.double(), endpoint_score.double()
     rounding = ROUNDINGS * torch.finfo(score.dtype).eps * torch.maximum(start.abs(), end.abs())
     return torch.where((gap.abs() <= rounding) & rounding.isfinite(), 0.0, gap.abs() / (start - end).abs())
-
-
-def finite_maps(values: Tensor) -> list[bool]:
-    """Which maps (B, *S) hold neither NaN nor infinity."""
-    if values.numel() == 0:
-        return [True] * len(values)
-    return torch.stack(values.flatten(1).aminmax(dim=1)).isfinite().all(0).tolist()  # a copy of the maps is too much
 
 
 # -- points that are known beforehand ----------------------------------------------------------------------------------
@@ -387,7 +368,7 @@ def integrate(
     if path is not None and measure is not None:
         end = path.endpoint
         logits = problem.forward(end, every)
-        endpoint_score, sums.finite = problem.score(logits), finite_maps(logits)
+        endpoint_score, sums.finite = problem.score(logits), all_finite(logits).tolist()
         same = (end == problem.inputs).flatten(1).all(1)  # another layout or batch may round its score otherwise
         endpoint_score = torch.where(batch_view(same, endpoint_score), sums.score, endpoint_score)
         none = torch.zeros(len(end), device=end.device)

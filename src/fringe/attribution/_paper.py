@@ -21,7 +21,7 @@ from fringe.attribution._diagnostics import path_attribution
 from fringe.attribution._fisher_rao import ENOUGH
 from fringe.attribution._integrate import PathIntegral, Sums
 from fringe.errors import InputError, require_choice
-from fringe.geometry import Jacobian, angle, fisher_norm_squared, geodesic, log_probabilities, sqrt_chart, to_tangent
+from fringe.geometry import Jacobian, dist, fisher_norm_squared, geodesic, log_probabilities, sqrt_chart, to_tangent
 from fringe.paths import AT_POINTS, Geodesic, JVPUse, Problem, fisher_rao_step
 from fringe.settings import Doc, NotNegative, Positive, PositiveInt, Search
 
@@ -190,21 +190,21 @@ class PaperFRInGe(Attributor):
         """
         # 1-4: T, p_0, q*, the waypoints, x_0 = x
         here = self._at(problem, x, image)
-        s0, s1, theta, steps = self.schedule(problem.logits[image])
+        s0, s1, length, steps = self.schedule(problem.logits[image])
         cap = 0.01 * math.sqrt(x[0].numel()) if self.delta_euc == "auto" else self.delta_euc
         grad, v = problem.score_gradient(here, here.value, image), None
 
         for k in range(int(steps.max()) if len(x) else 0):  # 5
             moves = k < steps
-            s = geodesic(s0, s1, ((k + 1) / steps).clamp_max(1.0), theta)  # the text's s_{k+1}: the loss of s_0 is zero
+            s = geodesic(s0, s1, ((k + 1) / steps).clamp_max(1.0), length)  # the text's s_{k+1}: s_0 has no loss
             # 6-9: p_k, L_k = 1 - <sqrt p_k, s>, g_k, (G_k + lambda I + gamma_step L'L) v_k = g_k + gamma_prior L'L x_k
             p = log_probabilities(here.value).exp()
             b = here.vjp(self._loss_gradient(p, s).to(x.dtype)) + self.gamma_prior * self._bending(x)
             v = b if self.direction == "gradient" else self._solve(here, p, b, v)
             # 10-11: n_k^2 = v' G v, eta_k
-            n2 = fisher_norm_squared(p, here.jvp(v).double()) if self.kl_bound else torch.zeros_like(theta)
-            norm, none = dot(v, v).sqrt(), torch.full_like(theta, torch.inf)
-            bounds = torch.full_like(theta, self.eta_max), none, none
+            n2 = fisher_norm_squared(p, here.jvp(v).double()) if self.kl_bound else torch.zeros_like(length)
+            norm, none = dot(v, v).sqrt(), torch.full_like(length, torch.inf)
+            bounds = torch.full_like(length, self.eta_max), none, none
             if self.kl_bound:
                 bounds = bounds[0], (2.0 * self.tau / (n2 + EPSILON)).sqrt(), none
             if cap is not None:
@@ -220,12 +220,12 @@ class PaperFRInGe(Attributor):
             yield Step(moves, x, here.value, integral, s, eta, bound, eta * norm)
 
     def schedule(self, logits: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Lines 1-3: where the geodesics begin and end (L, C), their angles and steps T (L,); 0 at the reference."""
+        """Lines 1-3: where the geodesics begin and end (L, C), their lengths and steps T (L,); 0 at the reference."""
         s0 = self._start(log_probabilities(logits))
         s1 = torch.full_like(s0, s0.shape[-1] ** -0.5)
-        theta = angle(s0, s1)
-        steps = torch.ceil(self.step_margin * 2.0 * theta / math.sqrt(2.0 * self.tau))
-        return s0, s1, theta, torch.where(2.0 * theta <= AT_REFERENCE_BELOW, 0.0, steps)
+        length = dist(s0, s1)
+        steps = torch.ceil(self.step_margin * length / math.sqrt(2.0 * self.tau))
+        return s0, s1, length, torch.where(length <= AT_REFERENCE_BELOW, 0.0, steps)
 
     def _at(self, problem: Problem, x: Tensor, image: Tensor) -> Any:
         """The network at x: F as ``value``, ``J v`` and ``J' u``."""

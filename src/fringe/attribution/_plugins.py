@@ -27,7 +27,6 @@ from fringe.attribution._base import (
     Attributor,
     Baseline,
     ProgressCounter,
-    reference_images,
     require_package,
 )
 from fringe.attribution._diagnostics import gradient_attribution, sum_attribution
@@ -278,7 +277,7 @@ class CaptumMethod(PluginMethod):
         if self.algorithm == "input_x_gradient":
             return lambda part: _by_gradients(captum.InputXGradient(score_function(part)), part)
         if self.algorithm == "gradient_shap":
-            references = reference_images(problem, f"{self.label} averages over images of the data")
+            references = problem.reference_images(f"{self.label} averages over images of the data")
             shap = captum.GradientShap
             return self._one_by_one(lambda one: _by_gradients(shap(score_function(one)), one, references, self.samples))
         network = network_of(problem, self.label)  # the others have hooks in its layers

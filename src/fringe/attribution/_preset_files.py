@@ -34,15 +34,16 @@ class _Preset(TypedDict):
     about: dict[str, Any]
 
 
-def check_preset(path: Path, method: Attributor, weights: str) -> None:
+def check_preset(path: Path, method: Attributor, weights: str, seed: int) -> None:
     """Check, before a search for settings of a method on a network of these ``weights``, that its preset can be written
-    to ``path``. Raises InputError if the method is not registered, or the file is of another method or other
-    weights."""
+    to ``path``. Raises InputError if the method is not registered, or the file is of another method, other weights or
+    another seed."""
     _require_registered(method)
     if path.exists():
         stored, metadata = read_preset(path)
-        if type(stored) is not type(method) or metadata["weights"] != weights:
-            message, hint = f"{path} holds the result of another search, of {stored.label}", "name another folder"
+        if type(stored) is not type(method) or (metadata["weights"], metadata["seed"]) != (weights, seed):
+            found = f"of {stored.label} with seed {metadata['seed']}"
+            message, hint = f"{path} holds the result of another search, {found}", "name another folder"
             raise InputError(message, argument="out", hint=hint)
 
 

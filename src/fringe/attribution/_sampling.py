@@ -11,7 +11,7 @@ from torch.nn import functional
 
 from fringe._numbers.filters import require_images
 from fringe._numbers.rng import KeyedGenerator
-from fringe.attribution._base import Attribution, Attributor, ProgressCounter, reference_images
+from fringe.attribution._base import Attribution, Attributor, ProgressCounter
 from fringe.attribution._diagnostics import build_attribution, completeness_status, finer, gradient_attribution
 from fringe.attribution._integrate import add_weighted, integrate, iter_batches
 from fringe.geometry import entropy, log_probabilities
@@ -208,7 +208,7 @@ class ExpectedGradients(Attributor):
         return 3 * self.samples
 
     def attribute(self, problem: Problem) -> Attribution:
-        references = reference_images(problem, "expected_gradients averages over images of the data")
+        references = problem.reference_images("expected_gradients averages over images of the data")
         pairs = ReferencePairs(problem.inputs, references, *self._draw(problem.keys, len(references), problem.rng))
         mean_score, mean_entropy = _ends(problem, pairs)
         end = mean_score.to(problem.logits.dtype)

@@ -14,7 +14,6 @@ from fringe.attribution._base import (
     Baseline,
     ProgressCounter,
     explain_by_size,
-    reference_images,
 )
 from fringe.attribution._diagnostics import finer, gradient_attribution, path_attribution, path_diagnostics
 from fringe.attribution._integrate import integrate, integrate_steps, quadrature_nodes
@@ -172,7 +171,7 @@ class IG2(Attributor):
 
     def _draw(self, problem: Problem) -> list[list[int]]:
         """The numbers of each image's references."""
-        references = reference_images(problem, "ig2 follows paths to images of other classes")
+        references = problem.reference_images("ig2 follows paths to images of other classes")
         classes: dict[int, list[int]] = {}
         for group in problem.groups(by_score=False):
             rows = torch.tensor(group[:1], device=references.device).expand(len(references))
@@ -234,7 +233,7 @@ class GeoIGKNN(Attributor):
 
     def attribute(self, problem: Problem) -> Attribution:
         baseline = problem.resolve_baseline(self.baseline)
-        references = reference_images(problem, "geoig_knn goes from one image of the data to the next")
+        references = problem.reference_images("geoig_knn goes from one image of the data to the next")
         points = torch.cat((references, problem.inputs, baseline))
         graph = NeighbourGraph(references.flatten(1), self.neighbours)
         routes, lengths = self._routes(graph, points, problem)

@@ -10,7 +10,7 @@ from torch import Tensor
 from fringe.attribution._fisher_rao import FisherRaoPath, Segment, State, piece_error, trapezoid
 from fringe.attribution._integrate import PathIntegral, Queues, Sums, integrate, quadrature_nodes, some_rows
 from fringe.linalg import add_rows, batch_view
-from fringe.paths import Point, Problem, Rows, StraightLine, fisher_rao_step
+from fringe.paths import AT_POINTS, Point, Problem, Rows, StraightLine, fisher_rao_step
 
 #: Least and largest share of the gradient at the middle of a halved piece in its sum: 1/2 is the trapezoid rule on both
 #: halves, 2/3 Simpson's rule.
@@ -105,7 +105,8 @@ class Walk:
         self.path, self.problem = path.on(problem.inputs[0], has_jvp=has_jvp), problem
         self.start = self.path.start(problem, scale)
         self.planned = [int(total) for total in self.start.total.tolist()]
-        self.measures = path.measures(focused=scale is not None)
+        step = ("euclidean_step", "step_size", "active_bound", *(() if scale is None else ("focused_step",)))
+        self.measures = (*step, "fisher_rao_step", *AT_POINTS)
         self.sums = Sums(problem, self.planned, self.start.geodesic, self.measures)
         self.classes = problem.target.view(len(self.planned), -1).shape[1]
         self.each = problem.of_each_class()

@@ -170,7 +170,7 @@ def tune_preset(
     resolved, model = session.resolved, plan.models[0]
     method, known = base_method(model), resolved.manifest.models[model.label]
     path = root / f"{known['architecture']}.preset.json"
-    check_preset(path, method, known["weights"])
+    check_preset(path, method, known["weights"], plan.seed)
 
     score = partial(_score, trial_plan, session, options)
     tuned = tune(method, space, score, seed=plan.seed, trials=trials, progress=progress)

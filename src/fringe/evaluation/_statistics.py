@@ -18,10 +18,6 @@ LEVEL = 0.95
 RESAMPLES = 1000
 #: Numbers that are resampled in one go; memory grows with them, results do not depend on them.
 _RESAMPLED_AT_ONCE = 2_500_000
-#: Long columns that get their signs at once; memory grows with them, results do not depend on them.
-_TOGETHER = 48
-#: From as many differences on, the signs are those of a random group.
-MANY = 10_000
 
 
 #: The number, from 0 on, of the cluster and of the network of each score.
@@ -113,95 +109,56 @@ def _counts(n: int, seed: int) -> tuple[NDArray[np.uint8], ...]:
 # -- p-values by flipping signs ---------------------------------------------------------------------------------------
 
 
-#: Random assignments of signs; where there are no more than that at all, each is taken once. No p is smaller than
-#: 1e-5 with random ones, so that a hundred comparisons adjusted by :func:`holm` can still come below .001.
-FLIPS = 99_999
-#: Sign assignments of at least :data:`MANY` differences, a power of two.
+#: The most sign assignments of a column, a power of two.
 GROUP = 2**17
 #: Of the sum of sizes: two sums of the same differences that lie nearer than that are equal but for rounding.
 _ROUNDING = 1e-12
-#: Signs in memory at once, and of one assignment; results do not depend on them.
-_SIGNS_AT_ONCE, _SIGNS_OF_ONE = 2_000_000, 4096
+#: Columns that get their signs at once; memory grows with them, results do not depend on them.
+_TOGETHER = 48
 
 
 def sign_flip_ps(columns: Sequence[NDArray[np.float64]], seed: int = 0) -> list[float]:
     """The two-sided p of each of several columns of finite differences (n,): the share of sign assignments whose mean
-    is at least as far from zero (Fisher 1935, section 21). The signs are drawn once for all columns of one length.
+    is at least as far from zero (Fisher 1935, section 21). NaN without differences.
 
-    All 2^n assignments where these are at most :data:`FLIPS`; else as many random ones and the observed one, so that p
-    is never below 1 / (FLIPS + 1) (Phipson and Smyth 2010); of at least :data:`MANY` differences those of a random
-    group (see :func:`_group_sums`). Random signs follow from ``seed`` and n alone. NaN without differences.
-    ``scipy.stats.permutation_test`` with ``permutation_type="samples"`` does the same, too slowly for a table of many
-    comparisons; of random assignments it doubles the smaller tail, which is noisier.
+    All 2^n assignments where these are fewer than :data:`GROUP`, else those of a random group, the observed one among
+    them (see :func:`_sums`), so that p is never below 1 / GROUP. The group follows from ``seed`` and n alone: columns
+    of one length have the same.
     """
     result = [math.nan] * len(columns)
     for n in {column.size for column in columns if column.size}:
         indices = [index for index, column in enumerate(columns) if column.size == n]
-        at_once = _TOGETHER if n >= MANY else len(indices)
-        for start in range(0, len(indices), at_once):
-            chosen = indices[start : start + at_once]
-            p_values = _sign_flip_p(np.stack([columns[index] for index in chosen], axis=1), seed)
+        for start in range(0, len(indices), _TOGETHER):
+            chosen = indices[start : start + _TOGETHER]
+            differences = np.stack([columns[index] for index in chosen], axis=1)
+            sums, slack = _sums(differences, seed), _ROUNDING * np.abs(differences).sum(0)
+            p_values = np.mean(np.abs(sums) >= np.abs(sums[0]) - slack, axis=0).tolist()
             for index, p in zip(chosen, p_values, strict=True):
                 result[index] = p
     return result
 
 
-def _sign_flip_p(differences: NDArray[np.float64], seed: int) -> list[float]:
-    """The p (K,) of differences (n, K)."""
-    n = len(differences)
-    if n >= MANY:
-        sums, slack = _group_sums(differences, seed), _ROUNDING * np.abs(differences).sum(0)
-        return np.mean(np.abs(sums) >= np.abs(sums[0]) - slack, axis=0).tolist()
-    exact = 2**n <= FLIPS
-    total = 2**n if exact else FLIPS
-    rng = np.random.default_rng(seed)
-    size, rows = np.abs(differences).sum(0), _SIGNS_AT_ONCE // min(n, _SIGNS_OF_ONE)
-    threshold = abs(differences.sum(0)) - _ROUNDING * size
-    extreme = np.zeros(differences.shape[1], np.int64)
-    for start in range(0, total, rows):
-        count = min(rows, total - start)
-        if exact:  # the binary digits of ``start`` and the numbers after it
-            bits = (np.arange(start, start + count)[:, None] >> np.arange(n)) & 1
-            part = bits.astype(np.float64) @ differences
-        else:
-            part = _random_sums(rng, count, differences)
-        # The signed sum is that of the kept differences less that of the flipped ones.
-        sums = 2.0 * part - differences.sum(0)
-        extreme += np.count_nonzero(np.abs(sums) >= threshold, axis=0)
-    return [float(count / total if exact else (count + 1) / (total + 1)) for count in extreme]
+def _sums(differences: NDArray[np.float64], seed: int) -> NDArray[np.float64]:
+    """Sums (G, K) of the differences (n, K) under the G sign assignments of a group, the observed first.
 
-
-def _group_sums(differences: NDArray[np.float64], seed: int) -> NDArray[np.float64]:
-    """Sums (GROUP, K) of the differences (n, K) under the sign assignments of a random group, the observed first.
-
-    Each difference draws a number c, and assignment j flips it where j and c have an odd number of ones in common. Two
-    flips in turn are a third: the assignments are a group, so that the share of those that are as extreme is an exact p
-    (Hemerik and Goeman 2018, theorem 1). Any two of them but the first are independent, so that p differs from that of
-    all 2^n assignments as it does with as many independent ones. All sums together are a Walsh-Hadamard transform.
+    Each difference has a number c, and assignment j flips it where j and c have an odd number of ones in common. Where
+    the numbers are the powers of two, these are all assignments. Of more differences the numbers are random: two flips
+    in turn are a third, so that the share of those that are as extreme is an exact p (Hemerik and Goeman 2018, theorem
+    1). Any two of them but the first are independent, so that p differs from that of all 2^n assignments as it does
+    with as many independent ones. All sums together are a Walsh-Hadamard transform.
     """
-    drawn = np.random.default_rng(seed).integers(0, GROUP, len(differences))
-    columns = [np.bincount(drawn, column, GROUP) for column in differences.T]
+    n = len(differences)
+    size = min(GROUP, 2**n)
+    numbers = 2 ** np.arange(n) if size < GROUP else np.random.default_rng(seed).integers(0, GROUP, n)
+    columns = [np.bincount(numbers, column, size) for column in differences.T]
     sums = np.stack(columns, axis=1).astype(np.float64, copy=False)
     half = 1
-    while half < GROUP:
-        pairs = sums.reshape(GROUP // (2 * half), 2, -1)
+    while half < size:
+        pairs = sums.reshape(size // (2 * half), 2, -1)
         less = pairs[:, 0] - pairs[:, 1]
         pairs[:, 0] += pairs[:, 1]
         pairs[:, 1] = less
         half *= 2
-    return sums
-
-
-def _random_sums(rng: np.random.Generator, count: int, differences: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Sums (count, K) of the differences (n, K) that fair bits keep; a row takes whole words of 64 bits, so that it
-    does not depend on how many are drawn at once."""
-    n = len(differences)
-    words = rng.integers(0, 2**64, (count, -(-n // 64)), dtype=np.uint64).view(np.uint8)
-    sums = np.zeros((count, differences.shape[1]))
-    for start in range(0, n, _SIGNS_OF_ONE):
-        part = differences[start : start + _SIGNS_OF_ONE]
-        drawn = words[:, start // 8 : (start + _SIGNS_OF_ONE) // 8]
-        sums += np.unpackbits(drawn, axis=1, count=len(part)).astype(np.float64) @ part
     return sums
 
 

@@ -101,7 +101,7 @@ class MaxSensitivity(Metric):
     neither; Quantus draws larger and more perturbations). A zero map has no direction: it is compared as it is, and two
     zero maps have distance 0; flag ``zero_map``. If a map is not finite, the score is NaN: flag ``undefined``. The
     detail ``bound`` is the largest possible score of unit maps, 2 over the smallest divisor; orthogonal maps score
-    ``bound / sqrt 2``.
+    ``bound / sqrt 2``. Preset ``rounding``: how far noise of about the size of rounding in float32 moves a map.
 
     Costs ``samples`` maps per image. A random method must have the same noise at x and x + delta (``explain`` decides
     this); otherwise the score measures this noise.
@@ -118,6 +118,7 @@ class MaxSensitivity(Metric):
         "released": {},
         "captum": {"normalise": False, "per_distance": False},
         "quantus": {"normalise": False, "per_distance": False, "samples": 200, "radius": 0.2},
+        "rounding": {"per_distance": False, "samples": 4, "radius": 1e-6},
     }
     requires_explainer = True
     aggregate = "median"  # of maxima: appendix Robustness under small input perturbations

@@ -8,7 +8,7 @@ from typing import Any, Literal, Self, cast
 import torch
 from torch import Tensor
 
-from fringe.geometry import angle, dist, entropy, geodesic, kl, log_probabilities, sqrt_chart
+from fringe.geometry import dist, entropy, geodesic, kl, log_probabilities, sqrt_chart
 
 #: The end of a path at which its first segment lies.
 Orientation = Literal["input", "baseline"]
@@ -77,7 +77,7 @@ class Geodesic(Rows):
         log_q: Log-probabilities (L, C) of the references.
         s0: Predictions (L, C) at the inputs in the square-root chart, at the temperatures.
         s1: References (L, C) in the square-root chart, at the temperatures.
-        theta: Angles (L,) between them.
+        length: Fisher-Rao distance (L,) from each prediction to its reference, in radians.
         temperature: What logits are divided by (L,); None: 1.
     """
 
@@ -85,7 +85,7 @@ class Geodesic(Rows):
     log_q: Tensor
     s0: Tensor
     s1: Tensor
-    theta: Tensor
+    length: Tensor
     temperature: Tensor | None = None
 
     @classmethod
@@ -102,17 +102,12 @@ class Geodesic(Rows):
         """
         log_q = uniform_log_probs(log_p) if log_q is None else log_q
         s0, s1 = (sqrt_chart(softened(log, temperature)) for log in (log_p, log_q))
-        return cls(log_p, log_q, s0, s1, angle(s0, s1), temperature)
-
-    @property
-    def length(self) -> Tensor:
-        """Fisher-Rao distance (L,) from each prediction to its reference, in radians."""
-        return 2.0 * self.theta
+        return cls(log_p, log_q, s0, s1, dist(s0, s1), temperature)
 
     def at(self, share: Tensor, rows: Tensor | slice = slice(None)) -> Tensor:
         """Return the points (L, C) at these shares (L,) of the lengths of the paths ``rows``, in the square-root chart;
         the end beyond 1."""
-        return geodesic(self.s0[rows], self.s1[rows], share.to(self.s0).clamp_max(1.0), self.theta[rows])
+        return geodesic(self.s0[rows], self.s1[rows], share.to(self.s0).clamp_max(1.0), self.length[rows])
 
     def measured(self, log_p: Tensor, waypoint: Tensor, soft: Tensor | None = None) -> Tensor:
         """Compare predictions with points of the geodesics and with the references.

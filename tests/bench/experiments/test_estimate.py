@@ -20,18 +20,11 @@ from fringe.bench.experiments import (
     RunEstimate,
     RunOptions,
     SerialExecutor,
-    Task,
     estimate_run,
-    estimate_tasks,
     read_status,
     run_plan,
 )
-from fringe.bench.experiments._estimate import (
-    Probe,
-    TaskCost,
-    _workers,
-    describe_seconds,
-)
+from fringe.bench.experiments._estimate import Probe, _workers, describe_seconds
 from fringe.bench.experiments._manifest import resolve
 from fringe.bench.experiments._runner import TaskRunner
 from fringe.evaluation import CONTROLS
@@ -54,7 +47,7 @@ def spent(plan, method):
     with classifier.session(subject.problem.inputs.device):
         make_maps(Candidate("m", method), subject.problem)
     passes = classifier.passes.since(before)
-    return passes.forward, passes.jvp, passes.vjp
+    return {"forward": passes.forward, "jvp": passes.jvp, "vjp": passes.vjp}
 
 
 METHODS = {"fringe": FRInGe(steps=3), "ig": IntegratedGradients(steps=5)}
@@ -65,11 +58,11 @@ def test_maps_that_are_finished_cost_what_they_cost():
     told = []
     known = estimate_run(plan, seconds=600, progress=lambda *what: told.append(what))
     assert told == [(0, 2, "measuring fringe"), (1, 2, "measuring ig")]
-    assert [(cost.method, cost.tasks, cost.maps) for cost in known.costs] == [("fringe", 1, 2), ("ig", 1, 2)]
-    for cost in known.costs:
-        assert (cost.forward, cost.jvp, cost.vjp) == pytest.approx(spent(plan, METHODS[cost.method]))
+    assert [(cost.method, cost.tasks, cost.maps) for cost in known.methods] == [("fringe", 1, 2), ("ig", 1, 2)]
+    for cost in known.methods:
+        assert cost.passes == pytest.approx(spent(plan, METHODS[cost.method]))
         assert (cost.fraction, cost.seconds > 0) == (1.0, True)
-    assert known.seconds > sum(cost.seconds for cost in known.costs)
+    assert known.seconds > sum(cost.seconds for cost in known.methods)
     assert known.metrics.keys() == {"sparseness"}
 
 
@@ -85,18 +78,17 @@ def test_maps_that_are_finished_cost_what_they_cost():
 )
 def test_a_map_that_is_stopped_is_told_to_within_a_small_factor(method):
     plan = study({"m": method}, n=1)
-    (cost,) = estimate_run(plan, seconds=0.0).costs
+    (cost,) = estimate_run(plan, seconds=0.0).methods
     assert 0 < cost.fraction < 0.5
-    true = sum(spent(plan, method))  # together: a JVP at the first step alone is not told apart from one a step
-    assert true / 2 <= cost.forward + cost.jvp + cost.vjp <= 2.5 * true
+    true = sum(spent(plan, method).values())  # together: a JVP at the first step may be the only one
+    assert true / 2 <= sum(cost.passes.values()) <= 2.5 * true
 
 
-@pytest.mark.parametrize(("seconds", "calls"), [(0.0, 1), (600.0, 3)])
-def test_scores_that_take_long_are_measured_with_one_method(monkeypatch, seconds, calls):
+def test_scores_are_measured_once_for_a_model(monkeypatch):
     counted, score = [], Sparseness.score
     monkeypatch.setattr(Sparseness, "score", lambda self, maps: counted.append(1) or score(self, maps))
-    known = estimate_run(study(METHODS, n=1), seconds=seconds)
-    assert len(counted) == calls  # of the first use of the model, and of each method
+    known = estimate_run(study(METHODS, n=1), seconds=600)
+    assert len(counted) == 1
     assert known.metrics["sparseness"] > 0
 
 
@@ -104,7 +96,7 @@ def test_metrics_that_ask_for_maps_cost_those_maps():
     metrics = {"max_sensitivity": MaxSensitivity(samples=50), "sparseness": Sparseness()}
     plan = study({"ig": IntegratedGradients(steps=50)}, n=4, metrics=metrics, limits={"max_sensitivity": 2})
     known = estimate_run(plan, seconds=600)
-    (cost,) = known.costs
+    (cost,) = known.methods
     assert (cost.tasks, cost.maps) == (2, 4)  # the first two images have a metric more
     without = cost.seconds - known.metrics["max_sensitivity"]
     assert known.metrics["max_sensitivity"] > 5 * without  # a hundred maps beside four
@@ -113,25 +105,26 @@ def test_metrics_that_ask_for_maps_cost_those_maps():
 @pytest.mark.parametrize("seconds", [0.0, 600.0], ids=["maps are stopped", "maps are finished"])
 def test_a_control_without_passes_has_no_line(seconds):
     known = estimate_run(study(METHODS, controls=True), seconds=seconds)
-    assert [cost.method for cost in known.costs] == [
+    assert [cost.method for cost in known.methods] == [
         *(*METHODS, *CONTROLS, "diffusion", "power(1.5):fringe", "centre_prior:fringe"),
     ]
-    assert {(cost.forward, cost.vjp) for cost in known.costs if cost.method in CONTROLS} == {(0.0, 0.0)}
-    assert len(known.lines()) == len(METHODS) + 1
+    assert {sum(cost.passes.values()) for cost in known.methods if cost.method in CONTROLS} == {0.0}
+    assert known.describe().count("passes") == len(METHODS) + 1
 
 
 def test_what_is_stored_is_not_missing_and_nothing_is_written(tmp_path):
     plan, run = digits_plan(), tmp_path / "run"
-    assert len(estimate_run(plan, run).costs) == 7
+    assert len(estimate_run(plan, run).methods) == 7
     assert not run.exists()
     run_plan(plan, run, RunOptions(save_maps=True))
     before = {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
     nothing = estimate_run(plan, run)
-    assert (nothing.costs, nothing.bytes, nothing.lines()) == ((), 0, ["digits: nothing left to do"])
+    assert (nothing.methods, nothing.bytes) == ((), 0)
     more = estimate_run(digits_plan(n=6), run)
-    assert {(cost.tasks, cost.maps) for cost in more.costs} == {(1, 2)}
+    assert {(cost.tasks, cost.maps) for cost in more.methods} == {(1, 2)}
     scored = estimate_run(digits_plan(metrics={**plan.metrics, "deletion": Deletion()}), run)
-    assert {(cost.tasks, cost.maps, cost.forward) for cost in scored.costs} == {(2, 0, 0.0)}  # of stored maps
+    of_stored_maps = {(cost.tasks, cost.maps, cost.passes["forward"]) for cost in scored.methods}
+    assert of_stored_maps == {(2, 0, 0.0)}
     assert {path: path.read_bytes() for path in run.rglob("*") if path.is_file()} == before
     assert read_status(run)["plans"].keys() == {"digits"}
 
@@ -165,22 +158,21 @@ def test_processes_share_cores(executor, device, expected, monkeypatch):
 
 def test_an_estimate_is_the_sum_of_what_its_tasks_take(monkeypatch):
     """A probe of known numbers."""
-    cost = TaskCost(maps=2.0, scores={"mas": 0.25}, passes=(5.0, 0.0, 3.0), fraction=0.5, bytes=100, map_bytes=10)
-    probe = SimpleNamespace(load=1.0, cost=lambda method, metrics: cost)
+    passes = {"forward": 5.0, "jvp": 0.0, "vjp": 3.0}
+    known_probe = {"load": 1.0, "bytes": 100, "map_bytes": 10, "cost": lambda method: (2.0, passes, 0.5)}
+    probe = SimpleNamespace(**known_probe, seconds_of=lambda metric, maps: maps / 8)
     monkeypatch.setattr("fringe.bench.experiments._estimate.Probe", lambda *_: probe)
     monkeypatch.setattr("fringe.bench.experiments._estimate._workers", lambda *_: (2, 3.0))
-    resolved = SimpleNamespace(
-        plan=SimpleNamespace(name="plan", models=[SimpleNamespace(label="net")]), manifest=SimpleNamespace(images="abc")
-    )
-    tasks = [Task("net", m, m, ("mas",), ("key",), tuple(images)) for images in ("ab", "c") for m in ("ig", "sg")]
-    known = estimate_tasks(resolved, tasks, RunOptions(), 10.0)
-    assert [(c.method, c.tasks, c.maps, c.forward, c.jvp, c.vjp, c.seconds, c.fraction) for c in known.costs] == [
-        (method, 2, 3, 15.0, 0.0, 9.0, 6.75, 0.5) for method in ("ig", "sg")
-    ]
+    monkeypatch.setattr("fringe.bench.experiments._estimate.to_json", lambda _: b"")
+    monkeypatch.setattr("time.perf_counter", lambda: 0.0)
+    known = estimate_run(study(METHODS, n=3, shard=2))
+    told = [(cost.method, cost.tasks, cost.maps, cost.passes, cost.seconds, cost.fraction) for cost in known.methods]
+    spent = {"forward": 15.0, "jvp": 0.0, "vjp": 9.0}
+    assert told == [(method, 2, 3, spent, 6.75, 0.5) for method in METHODS]
     assert known.seconds == pytest.approx(1.0 + 3 * 2 * 6.75 / 2)
-    assert known.metrics == {"mas": 1.5}
+    assert known.metrics == {"sparseness": 1.5}
     assert (known.bytes, known.map_bytes) == (600, 60)
-    assert (known.images, known.models, known.workers) == (3, ("net",), 2)
+    assert (known.images, known.workers) == (3, 2)
 
 
 @pytest.mark.parametrize(
@@ -192,37 +184,22 @@ def test_a_time_has_the_unit_that_a_person_would_use(seconds, text):
 
 
 def test_an_estimate_in_words():
-    """Models with more than a dozen methods have one line."""
-    costs = [
-        MethodCost("p", "a", "ig", 1, 2, 1500.0, 0.0, 1000.4, 30.0, 1.0),
-        MethodCost("p", "a", "edge", 1, 2, *[0.0] * 4, 1.0),
-    ]
-    costs += [
-        MethodCost("p", model, f"{i}", 1, 2, 0.0, 2.0, 1.0, 1.0, 1.0)
-        for model, n in (("b", 13), ("c", 1))
-        for i in range(n)
-    ]
-    costs[-1], costs[-2] = replace(costs[-1], fraction=0.25), replace(costs[-2], fraction=0.5)
-    known = RunEstimate("p", 5, ("a", "b", "c", "d"), tuple(costs), {"mas": 120.0}, 7200.0, 2_000_000, 1_500_000, 1)
+    one = MethodCost("a", "ig", 1, 2, {"forward": 1500.0, "jvp": 0.0, "vjp": 1000.4}, 30.0, 1.0)
+    none = MethodCost("a", "edge", 1, 2, dict.fromkeys(one.passes, 0.0), 0.0, 1.0)
+    part = MethodCost("c", "0", 1, 2, {"forward": 0.0, "jvp": 2.0, "vjp": 1.0}, 1.0, 0.25)
+    known = RunEstimate("p", 5, (one, none, part), {"mas": 120.0}, 7200.0, 2_000_000, 1_500_000, 1)
     assert known.describe().splitlines() == [
-        "p: 5 images; missing tasks: 16",
+        "p: 5 images; missing tasks: 3",
         "  a ig: 2 maps, 2,500 passes (1,500 forward, 1,000 vjp), 30 s",
-        "  b, 13 settings: 26 maps, 39 passes (26 jvp, 13 vjp), 13 s (from 50% of a map)",
         "  c 0: 2 maps, 3 passes (2 jvp, 1 vjp), 1 s (from 25% of a map)",
-        "  d: nothing left to do",
         "  scores: mas 2 min",
         "the store grows by 2 MB, with save_maps=True by 3.5 MB",
         "in all about 2 h on cpu in one process, without the report",
     ]
-    text = replace(known, metrics={}, workers=4, costs=tuple(costs[2:14]), device="cuda").describe()
+    text = replace(known, metrics={}, workers=4, device="cuda").describe()
     assert "mas" not in text
     assert "on cuda in 4 processes," in text
-    assert text.count("\n  b ") == 12
-    assert known.record()["methods"][0] == {
-        **{"study": "p", "model": "a", "method": "ig", "tasks": 1, "maps": 2, "forward": 1500.0, "jvp": 0.0},
-        **{"vjp": 1000.4, "seconds": 30.0, "hours": 30 / 3600, "told_from": 1.0},
-    }
-    assert known.record().keys() == {*(vars(known).keys() - {"costs", "models"}), "methods"}
+    assert known.record() == {**vars(known), "methods": tuple(vars(cost) for cost in known.methods)}
 
 
 def test_an_image_that_cannot_be_explained_is_passed_over(tmp_path):
@@ -235,11 +212,11 @@ def test_an_image_that_cannot_be_explained_is_passed_over(tmp_path):
         file.truncate(60)
     plan = study(methods, [str(tmp_path)], n=3)
     assert resolve(plan).manifest.images[0]["source"] == first
-    (cost,) = estimate_run(plan).costs
-    assert (cost.maps, cost.vjp) == (3, 6)
+    (cost,) = estimate_run(plan).methods
+    assert (cost.maps, cost.passes["vjp"]) == (3, 6)
     run_plan(plan, tmp_path / "run", RunOptions())
-    assert estimate_run(plan, tmp_path / "run").costs == ()
-    (again,) = estimate_run(plan, tmp_path / "run", retry=True).costs
+    assert estimate_run(plan, tmp_path / "run").methods == ()
+    (again,) = estimate_run(plan, tmp_path / "run", retry=True).methods
     assert (again.tasks, again.maps) == (1, 1)
     with pytest.raises(FringeError, match="cannot be decoded"):
         estimate_run(study(methods, [first], n=1))
@@ -251,5 +228,5 @@ def test_an_image_that_cannot_be_explained_is_passed_over(tmp_path):
 )
 def test_further_maps_are_as_many_as_the_metric_asks_for(metric, maps):
     plan = study({"ig": IntegratedGradients(steps=2)}, n=1, metrics={metric: get_metric(metric)})
-    cost = Probe(resolve(plan), "digits", RunOptions(), 600).cost("ig", [metric])
-    assert cost.scores == {metric: pytest.approx(cost.maps * maps)}
+    probe = Probe(resolve(plan), "digits", RunOptions(), 600)
+    assert probe.seconds_of(metric, 2.0) == 2.0 * maps

@@ -113,7 +113,7 @@ def test_a_preset_that_could_not_be_written_is_said_before_the_search(tmp_path):
         tune_preset(plan(Mine()), tmp_path / "a", RunOptions(), space_of(Mine), 2)
     found = tune_preset(plan(), tmp_path / "b", RunOptions(), *steps(1))
     before = found.path.read_bytes()
-    with pytest.raises(InputError, match=r"out: .*digits.preset.json holds the result of another search, of ig; name"):
+    with pytest.raises(InputError, match=r"json holds the result of another search, of ig with seed 0; name"):
         tune_preset(plan(FRInGe(steps=2)), tmp_path / "b", RunOptions(), space_of(FRInGe, ["tau"]), 1)
     assert found.path.read_bytes() == before
 

@@ -1,7 +1,7 @@
 """Experiments: methods compared under metrics on many images, stored, resumed and summarised."""
 
 from fringe._files.urls import url_of
-from fringe.bench.experiments._estimate import MethodCost, RunEstimate, describe_seconds, estimate_run, estimate_tasks
+from fringe.bench.experiments._estimate import MethodCost, RunEstimate, describe_seconds, estimate_run
 from fringe.bench.experiments._executors import Executor, ProcessExecutor, RunLog, SerialExecutor, TaskReport
 from fringe.bench.experiments._manifest import (
     Manifest,

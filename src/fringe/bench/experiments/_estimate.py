@@ -1,14 +1,13 @@
 """What a run would take: missing tasks, and passes, bytes and time by one probe of each method; nothing is stored."""
 
+import contextlib
 import os
 import time
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, cast
-
-import torch
 
 from fringe._strings.formats import counted
 from fringe._strings.progress import Report, shown
@@ -32,162 +31,38 @@ PASSES = ("forward", "jvp", "vjp")
 _ROW = 160
 
 
-class _Stop(BaseException):
-    """Ends a map early. It is no Exception, so no method handles it as an error."""
-
-
-@dataclass
-class _Timed:
-    """A metric, and the seconds that it took."""
-
-    metric: Metric
-    seconds: float = 0.0
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.metric, name)
-
-    def score(self, maps: EvaluatedMaps) -> Scores:
-        began = time.perf_counter()
-        scores = self.metric.score(maps)
-        _wait_for(scores.values.device)
-        self.seconds += time.perf_counter() - began
-        return scores
-
-
-def _wait_for(device: torch.device) -> None:
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
-
-
-@dataclass(frozen=True)
-class TaskCost:
-    """What the tasks of a method take for each of their images: seconds of the map, and of the scores by metric; passes
-    of the map; bytes of the row and of the map. A ``fraction`` of a map was made."""
-
-    maps: float
-    scores: Mapping[str, float]
-    passes: Sequence[float]
-    fraction: float
-    bytes: float
-    map_bytes: float
-
-
-class Probe:
-    """A model of a plan, open to be probed: a map is stopped after ``seconds``, and extrapolated. ``load`` is the
-    seconds that opening took. Raises FringeError if no image can be explained, or the model cannot be used."""
-
-    def __init__(self, resolved: Resolved, model: str, how: RunOptions, seconds: float):
-        self._resolved, self._model, self._seconds, metrics = resolved, model, seconds, resolved.plan.metrics
-        self._timed = {label: _Timed(metric) for label, metric in metrics.items() if not metric.requires_explainer}
-        candidates = resolved.plan.candidates(resolved.plan.model(model))
-        self._derived = {one.label for one in candidates if one.of}  # their maps are made of others, without a pass
-        plan = replace(resolved.plan, metrics=cast(Any, {**metrics, **self._timed}))
-        self._runner = TaskRunner(replace(resolved, plan=plan), device=how.device, batch_size=how.batch_size)
-        self._runner.progress = self._watch
-        digests = tuple(image["digest"] for image in resolved.manifest.images_of(model))
-        if not digests:
-            raise FringeError("images: none of those that were drawn can be read")
-        began = time.perf_counter()
-        first, _ = next(self._runner.explainable(model, digests))
-        self.load = time.perf_counter() - began
-        shard = tuple(k for one in self._runner.subjects(model, digests[: plan.shard]) for k in one.problem.keys)
-        self._first, self._shard = (first,), shard
-        self._scored = dict[tuple[str, ...], dict[str, float]]()
-        self._warm = False
-
-    def cost(self, method: str, metrics: Collection[str]) -> TaskCost:
-        """Measure what tasks of a method take: with one image, and with those of a task if that does not take long."""
-        labels = tuple(label for label in self._timed if label in metrics)
-        if not self._warm:  # the first use of a model takes longer
-            self._sample(method, self._first, labels)
-            self._warm = True
-        cost = self._sample(method, self._first, labels)
-        is_short = cost.fraction == 1 and cost.maps + sum(cost.scores[label] for label in labels) <= self._seconds
-        return self._sample(method, self._shard, labels) if is_short and len(self._shard) > 1 else cost
-
-    def _sample(self, method: str, images: tuple[str, ...], metrics: tuple[str, ...]) -> TaskCost:
-        plan, manifest, n = self._resolved.plan, self._resolved.manifest, len(images)
-        problems = [context.problem for context in self._runner.subjects(self._model, images)]
-        known, setting = self._scored.get(metrics), manifest.setting_key(self._model, method)
-        labels = metrics if known is None else ()  # scores hardly depend on the map: those that take long are made once
-        keys = tuple(manifest.metrics[label]["key"] for label in labels)
-        task = Task(self._model, method, setting, labels, keys, images)
-        for timed in self._timed.values():
-            timed.seconds = 0.0
-        classifier = problems[0].model
-        before, self._began, self._fraction = replace(classifier.passes), time.perf_counter(), 1.0
-        try:
-            if method in self._derived:
-                raise _Stop  # before it begins
-            made = self._runner.perform(task).results
-        except _Stop:
-            seconds = (time.perf_counter() - self._began) / self._fraction
-            counts = classifier.passes.since(before)
-            passes = [getattr(counts, name) / self._fraction / n for name in PASSES]
-            maps = dict[str, StoredMap]()
-            for problem in problems:  # the edge control, in place of slow maps
-                edges = zip(problem.keys, CONTROLS["edge"](problem), problem.target.tolist(), strict=True)
-                maps |= {key: StoredMap(values, {"target": target, "status": "ok"}) for key, values, target in edges}
-            self._began = float("inf")  # is not stopped
-            made = self._runner.perform(task, maps).results
-        else:
-            seconds = time.perf_counter() - self._began - sum(self._timed[label].seconds for label in labels)
-            passes = [sum(float(one.made.get(name) or 0) for one in made) / n for name in PASSES]
-        if known is None:
-            known = {label: self._timed[label].seconds / n for label in labels}
-            if n * sum(known.values()) > self._seconds:
-                self._scored[metrics] = known
-        row = row_type(len(metrics)).itemsize + max((len(joined(one.details)[1]) for one in made), default=0) + _ROW
-        size = 4.0 * problems[0].inputs[0].numel()
-        explained = {label: m.planned_maps for label, m in plan.metrics.items() if m.requires_explainer}
-        more = {label: seconds / n * maps for label, maps in explained.items()}
-        return TaskCost(seconds / n, known | more, passes, self._fraction, row, size)
-
-    def _watch(self, label: str, done: float, planned: int) -> None:
-        if time.perf_counter() - self._began > self._seconds and 0 < done < planned:
-            self._fraction = done / planned
-            raise _Stop
-
-
-#: Methods of a model above which an estimate shows them together.
-MANY = 12
-
-
 @dataclass(frozen=True)
 class MethodCost:
-    """What is missing of a method of a plan (``study``) on a model, and what it takes.
+    """What is missing of a method on a model, and what it takes.
 
-    ``maps`` are those that are not stored, and the passes are theirs; ``seconds`` is the time of the maps and their
-    scores, one task after the other. ``fraction`` of a map was computed; the rest is extrapolated.
+    ``maps`` are those that are not stored, and ``passes`` are theirs, by kind; ``seconds`` is the time of the maps and
+    their scores, one task after the other. A ``fraction`` of a map was computed; the rest is extrapolated.
     """
 
-    study: str
     model: str
     method: str
     tasks: int
     maps: int
-    forward: float
-    jvp: float
-    vjp: float
+    passes: Mapping[str, float]
     seconds: float
     fraction: float
 
-    def record(self) -> dict[str, Any]:
-        """Return the cost as JSON data."""
-        record = asdict(self)
-        fraction = record.pop("fraction")
-        return {**record, "hours": self.seconds / 3600, "told_from": fraction}
+    def describe(self) -> str:
+        """Describe the cost for people, in one line."""
+        kinds = ", ".join(f"{n:,.0f} {name}" for name, n in self.passes.items() if n)
+        passes = f"{sum(self.passes.values()):,.0f} passes" + (f" ({kinds})" if kinds else "")
+        rough = "" if self.fraction == 1 else f" (from {self.fraction:.0%} of a map)"
+        return f"{self.model} {self.method}: {self.maps} maps, {passes}, {describe_seconds(self.seconds)}{rough}"
 
 
 @dataclass(frozen=True)
 class RunEstimate:
-    """The cost of a run of a plan, or of one model of it.
+    """The cost of a run of a plan.
 
     Attributes:
-        study: Name of the plan.
+        plan: Name of the plan.
         images: Images of the plan.
-        models: Labels of the models.
-        costs: One entry for each model and method with missing tasks.
+        methods: One entry for each model and method with missing tasks.
         metrics: Seconds of the scores by metric, one task after the other.
         seconds: Time of the run from its start to its last task, without a report.
         bytes: Growth of the store.
@@ -196,10 +71,9 @@ class RunEstimate:
         device: Device of the models.
     """
 
-    study: str
+    plan: str
     images: int
-    models: tuple[str, ...]
-    costs: tuple[MethodCost, ...]
+    methods: tuple[MethodCost, ...]
     metrics: Mapping[str, float]
     seconds: float
     bytes: int
@@ -207,33 +81,11 @@ class RunEstimate:
     workers: int
     device: str = "cpu"
 
-    def lines(self) -> list[str]:
-        """Describe the costs of each model.
-
-        Returns:
-            One line per method, or one line for a model with many methods; methods without passes have no line.
-        """
-        lines: list[str] = []
-        for model in self.models:
-            shown = [cost for cost in self.costs if cost.model == model and (cost.forward or cost.vjp)]
-            if not any(cost.model == model for cost in self.costs):
-                lines.append(f"{model}: nothing left to do")
-            elif len(shown) <= MANY:
-                lines += [f"{model} {cost.method}: {_describe([cost])}" for cost in shown]
-            else:
-                lines.append(f"{model}, {len(shown)} settings: {_describe(shown)}")
-        return lines
-
     def describe(self) -> str:
-        """Describe the estimate for people.
-
-        Returns:
-            The lines of :meth:`lines`, with the growth of the store and the time.
-        """
-        text = [
-            f"{self.study}: {counted(self.images, 'image')}; missing tasks: {sum(cost.tasks for cost in self.costs)}"
-        ]
-        text += [f"  {line}" for line in self.lines()]
+        """Describe the estimate for people: a line for each method with passes, the scores, the store and the time."""
+        tasks = sum(cost.tasks for cost in self.methods)
+        text = [f"{self.plan}: {counted(self.images, 'image')}; missing tasks: {tasks}"]
+        text += [f"  {cost.describe()}" for cost in self.methods if any(cost.passes.values())]
         if self.metrics:
             scores = (f"{label} {describe_seconds(spent)}" for label, spent in self.metrics.items())
             text.append(f"  scores: {', '.join(scores)}")
@@ -245,13 +97,8 @@ class RunEstimate:
         return "\n".join(text)
 
     def record(self) -> dict[str, Any]:
-        """Write the estimate as JSON data.
-
-        Returns:
-            The fields, with the costs of each method under ``"methods"``.
-        """
-        known = {n: v for n, v in vars(self).items() if n not in ("costs", "models")}
-        return {**known, "metrics": dict(self.metrics), "methods": [cost.record() for cost in self.costs]}
+        """Return the estimate as JSON data."""
+        return asdict(self)
 
 
 def describe_seconds(seconds: float) -> str:
@@ -260,13 +107,105 @@ def describe_seconds(seconds: float) -> str:
     return f"{seconds / size:.2g} {unit}" if seconds / size < 99.5 else f"{seconds / size:.0f} {unit}"
 
 
-def _describe(costs: Sequence[MethodCost]) -> str:
-    counts = {name: sum(getattr(cost, name) for cost in costs) for name in PASSES}
-    fraction = min(cost.fraction for cost in costs)
-    rough = "" if fraction == 1 else f" (from {fraction:.0%} of a map)"
-    passes = f"{sum(counts.values()):,.0f} passes ({', '.join(f'{n:,.0f} {name}' for name, n in counts.items() if n)})"
-    maps, seconds = sum(cost.maps for cost in costs), sum(cost.seconds for cost in costs)
-    return f"{maps} maps, {passes}, {describe_seconds(seconds)}{rough}"
+class _Stop(BaseException):
+    """Ends a map early. It is no Exception, so no method handles it as an error."""
+
+
+class _Timed:
+    """A metric, and the seconds that it took."""
+
+    def __init__(self, metric: Metric):
+        self.metric, self.seconds = metric, 0.0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.metric, name)
+
+    def score(self, maps: EvaluatedMaps) -> Scores:
+        began = time.perf_counter()
+        scores = self.metric.score(maps)
+        scores.values.cpu()  # a device may still compute them
+        self.seconds += time.perf_counter() - began
+        return scores
+
+
+class Probe:
+    """A model of a plan, some of whose maps and scores are made and measured.
+
+    ``load`` is the seconds that opening the model took; ``bytes`` and ``map_bytes`` are those of an image's row and of
+    its map; ``scores`` are the seconds of an image's scores by metric, measured with the edge control because they
+    hardly depend on the map. A map is stopped after ``seconds``. Raises FringeError if no image can be explained, or
+    the model cannot be used.
+    """
+
+    def __init__(self, resolved: Resolved, model: str, how: RunOptions, seconds: float):
+        plan, manifest, self._began = resolved.plan, resolved.manifest, time.perf_counter()
+        timed = {label: _Timed(metric) for label, metric in plan.metrics.items() if not metric.requires_explainer}
+        self._derived = {one.label for one in plan.candidates(plan.model(model)) if one.of}  # made of others' maps
+        self._extra = {label: one.planned_maps for label, one in plan.metrics.items() if one.requires_explainer}
+        self._runner = TaskRunner(
+            replace(resolved, plan=replace(plan, metrics=cast(Any, {**plan.metrics, **timed}))),
+            device=how.device,
+            batch_size=how.batch_size,
+        )
+        self._runner.progress = self._watch
+        self._model, self._manifest, self._seconds, self._fraction = model, manifest, seconds, 1.0
+        digests = tuple(image["digest"] for image in manifest.images_of(model))
+        if not digests:
+            raise FringeError("images: none of those that were drawn can be read")
+        self._first, _ = next(self._runner.explainable(model, digests))
+        self.load = time.perf_counter() - self._began
+        problems = [context.problem for context in self._runner.subjects(model, digests[: plan.shard])]
+        self._images = tuple(key for problem in problems for key in problem.keys)
+        self.scores, self.bytes = self._score(timed, (self._first,))
+        if len(self._images) > 1 and sum(self.scores.values()) * len(self._images) <= seconds:
+            self.scores, self.bytes = self._score(timed, self._images)
+        self.map_bytes = 4.0 * problems[0].inputs[0].numel() if problems else 0.0
+
+    def _task(self, method: str, metrics: Iterable[str], images: tuple[str, ...]) -> Task:
+        keys = tuple(self._manifest.metrics[label]["key"] for label in metrics)
+        return Task(self._model, method, self._manifest.setting_key(self._model, method), tuple(metrics), keys, images)
+
+    def _score(self, timed: Mapping[str, _Timed], images: tuple[str, ...]) -> tuple[dict[str, float], float]:
+        """The seconds of an image's scores by metric, and the bytes of its row."""
+        maps, n = dict[str, StoredMap](), len(images)
+        for problem in (context.problem for context in self._runner.subjects(self._model, images)):
+            edges = zip(problem.keys, CONTROLS["edge"](problem), problem.target.tolist(), strict=True)
+            maps |= {key: StoredMap(values, {"target": target, "status": "ok"}) for key, values, target in edges}
+        for one in timed.values():
+            one.seconds = 0.0
+        results = self._runner.perform(
+            self._task(next(iter(self._manifest.settings[self._model])), timed, images), maps
+        )
+        size = max((len(joined(one.details)[1]) for one in results.results), default=0)
+        size += row_type(len(self._manifest.metrics)).itemsize + _ROW
+        return {label: one.seconds / n for label, one in timed.items()}, size
+
+    def cost(self, method: str) -> tuple[float, dict[str, float], float]:
+        """Seconds and passes of a map of a method, and the fraction of a map that was made: of one image, and of those
+        of a task if that does not take long."""
+        if method in self._derived:
+            return 0.0, dict.fromkeys(PASSES, 0.0), 1.0
+        known = self._map(method, (self._first,))
+        is_short = known[2] == 1 and known[0] * len(self._images) <= self._seconds
+        return self._map(method, self._images) if is_short else known
+
+    def _map(self, method: str, images: tuple[str, ...]) -> tuple[float, dict[str, float], float]:
+        classifier = self._runner.subjects(self._model, images)[0].problem.model
+        before, self._began, self._fraction = replace(classifier.passes), time.perf_counter(), 1.0
+        with contextlib.suppress(_Stop):
+            self._runner.perform(self._task(method, (), images))
+        counts, part = classifier.passes.since(before), self._fraction * len(images)
+        passes = {name: getattr(counts, name) / part for name in PASSES}
+        return (time.perf_counter() - self._began) / part, passes, self._fraction
+
+    def seconds_of(self, metric: str, maps: float) -> float:
+        """The seconds of an image's score, where each further map that the metric asks for takes ``maps`` seconds."""
+        return maps * self._extra[metric] if metric in self._extra else self.scores[metric]
+
+    def _watch(self, label: str, done: float, planned: int) -> None:
+        if time.perf_counter() - self._began > self._seconds and 0 < done < planned:
+            self._fraction = done / planned
+            raise _Stop
 
 
 def estimate_run(
@@ -279,9 +218,9 @@ def estimate_run(
 ) -> RunEstimate:
     """Estimate what :func:`run_experiment` would compute and store, and how long it would take. Nothing is written.
 
-    Each method makes and scores the map of one image, and the maps of one task if that does not take long; other tasks
-    take as much for each of their images. Scores that take long are measured with one method. A map that takes too long
-    is stopped, and its time is extrapolated from the finished steps. Metrics that need further maps cost these maps.
+    Each method makes the map of one image, and the maps of one task if that does not take long; other tasks take as
+    much for each of their images. A map that takes too long is stopped, and its time is extrapolated from the finished
+    steps. Metrics that need further maps cost these maps; the others are measured once for a model.
 
     Args:
         spec: What is computed.
@@ -300,14 +239,42 @@ def estimate_run(
     """
     how, began = RunOptions(**options).resolve(), time.perf_counter()
     resolved = resolve(spec if isinstance(spec, Plan) else build_plan(spec), logits=True)
-    store = None if out is None else Store.existing(Path(out))
+    plan, store = resolved.plan, None if out is None else Store.existing(Path(out))
     blocks = () if store is None else store.blocks()
-    tasks = pending_tasks(resolved.manifest, blocks, resolved.plan.shard, retry=how.retry)
-    start = time.perf_counter() - began
+    tasks = pending_tasks(resolved.manifest, blocks, plan.shard, retry=how.retry)
+    named, probes = list(dict.fromkeys((task.model, task.method) for task in tasks)), dict[str, Probe]()
+    start, costs, metrics = time.perf_counter() - began, list[MethodCost](), Counter[str]()
+    size, map_bytes = 0.0 if store else float(len(to_json(resolved.manifest.record()))), 0.0
     with shown(progress, "measuring") as report:
-        known = estimate_tasks(resolved, tasks, how, seconds, store, report)
-    size = 0 if store is not None else len(to_json(resolved.manifest.record()))
-    return replace(known, seconds=known.seconds + start, bytes=known.bytes + size)
+        for number, (model, method) in enumerate(named):
+            if report is not None:
+                report(number, len(named), f"measuring {method}")
+            probe = probes.get(model) or probes.setdefault(model, Probe(resolved, model, how, seconds))
+            (time_of_map, passes, fraction), maps, spent = probe.cost(method), 0, 0.0
+            of_method = [task for task in tasks if (task.model, task.method) == (model, method)]
+            for task in of_method:
+                n = len(task.images)
+                made = 0 if store and not task.force and len(store.has_maps(task.setting, task.images)) == n else n
+                scores = {metric: n * probe.seconds_of(metric, time_of_map) for metric in task.metrics}
+                metrics.update(scores)
+                maps, spent = maps + made, spent + sum(scores.values()) + made * time_of_map
+                size += n * probe.bytes
+            map_bytes += maps * probe.map_bytes
+            passes = {name: maps * one for name, one in passes.items()}
+            costs.append(MethodCost(model, method, len(of_method), maps, passes, spent, fraction))
+    workers, share = _workers(how.executor, how.device)
+    start += sum(probe.load for probe in probes.values())
+    return RunEstimate(
+        plan=plan.name,
+        images=len(resolved.manifest.images),
+        methods=tuple(costs),
+        metrics=dict(+metrics),
+        seconds=start + share * sum(cost.seconds for cost in costs) / min(workers, max(1, len(tasks))),
+        bytes=round(size),
+        map_bytes=round(map_bytes),
+        workers=workers,
+        device=how.device,
+    )
 
 
 def _workers(executor: Executor | None, device: str) -> tuple[int, float]:
@@ -320,52 +287,3 @@ def _workers(executor: Executor | None, device: str) -> tuple[int, float]:
     if isinstance(executor, RayExecutor) and executor.address:
         return workers, 1.0  # machines of their own
     return workers, max(1.0, workers / cores) if device.startswith("cpu") else float(workers)
-
-
-def estimate_tasks(
-    resolved: Resolved,
-    tasks: Sequence[Task],
-    how: RunOptions,
-    seconds: float,
-    store: Store | None = None,
-    report: Report | None = None,
-) -> RunEstimate:
-    """Estimate tasks of a plan, of which the stored maps of ``store`` are not made again. A map of the probe takes at
-    most some ``seconds``; ``report`` takes the numbers of measured and of all methods, and the next one's name."""
-    (workers, share), load, size, map_bytes = _workers(how.executor, how.device), 0.0, 0.0, 0.0
-    costs, metrics = list[MethodCost](), Counter[str]()
-    methods = len({(task.model, task.method) for task in tasks})
-    for model in (model.label for model in resolved.plan.models):
-        pending = [task for task in tasks if task.model == model]
-        if not pending:
-            continue
-        probe = Probe(resolved, model, how, seconds)
-        load += probe.load
-        for method in dict.fromkeys(task.method for task in pending):
-            of_method = [task for task in pending if task.method == method]
-            if report is not None:
-                report(len(costs), methods, f"measuring {method}")
-            cost, maps, spent = probe.cost(method, {m for task in of_method for m in task.metrics}), 0, 0.0
-            for task in of_method:
-                known = len(store.has_maps(task.setting, task.images)) if store and not task.force else 0
-                made = 0 if known == len(task.images) else len(task.images)
-                scores = {metric: len(task.images) * cost.scores[metric] for metric in task.metrics}
-                metrics.update(scores)
-                maps, spent = maps + made, spent + sum(scores.values()) + made * cost.maps
-                size += len(task.images) * cost.bytes
-            map_bytes += maps * cost.map_bytes
-            passes = (maps * one for one in cost.passes)
-            names = resolved.plan.name, model, method, len(of_method), maps
-            costs.append(MethodCost(*names, *passes, seconds=spent, fraction=cost.fraction))
-    return RunEstimate(
-        study=resolved.plan.name,
-        images=len(resolved.manifest.images),
-        models=tuple(model.label for model in resolved.plan.models),
-        costs=tuple(costs),
-        metrics=dict(+metrics),
-        seconds=load + share * sum(cost.seconds for cost in costs) / min(workers, max(1, len(tasks))),
-        bytes=round(size),
-        map_bytes=round(map_bytes),
-        workers=workers,
-        device=how.device,
-    )

@@ -255,7 +255,7 @@ class TaskRunner:
             with classifier.session(x.device):
                 pictures = [self._resolved.pictures[image] for image in images]
                 arguments = forward_arguments(pictures, self._device)
-                logits = classifier.logits_as_given(x, arguments)
+                logits = classifier.logits(x, arguments, as_given=True)
                 faults = [self._fault(context, image, row) for image, row in zip(images, logits, strict=True)]
                 failed |= {i: ("failed", fault) for i, fault in zip(images, faults, strict=True) if fault}
                 valid = [i for i, fault in enumerate(faults) if not fault]
