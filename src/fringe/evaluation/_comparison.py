@@ -322,8 +322,9 @@ def _column(entries: Sequence[Mapping[str, Any]], metric: Metric) -> list[Cell]:
 
 
 #: The metrics of a comparison that names none: the two that tell methods from controls, and maps from the same maps
-#: with moved pixels, on photographs (docs/results/validity.md), and whether a map follows the model.
-USUAL_METRICS = ("road", "signed_insertion", "random_logit")
+#: with moved pixels, on photographs (docs/results/validity.md), whether a map follows the model, and what occlusion
+#: says.
+USUAL_METRICS = ("road", "signed_insertion", "random_logit", "occlusion_agreement")
 
 
 @hint_unknown
