@@ -290,19 +290,15 @@ def judged(rows: list[dict[str, Any]], name: str, keep: Callable[[dict[str, Any]
     low, high = interval(r[clear], found[clear] >= RIGHT, cluster[clear])
     ok = np.array([one["verdict"] == "ok" for one in chosen])
     has = clear & np.array([bool(one["verdict"]) and one["verdict"] != "unchecked" for one in chosen])
+    area, of_ok = auc(r[clear], found[clear] >= RIGHT), auc(ok[has].astype(float), found[has] >= RIGHT)
     words = {"agrees": r >= 0.6, "unclear": (r >= 0.4) & (r < 0.6), "disagrees": r < 0.4}
-    return {
-        "inputs": name,
-        "maps": str(len(chosen)),
-        "right, wrong": f"{(found >= RIGHT).sum()}, {(found <= WRONG).sum()}",
-        "AUC of occlusion": f"{auc(r[clear], found[clear] >= RIGHT):.2f} [{low:.2f}, {high:.2f}]",
-        "AUC of ok": f"{auc(ok[has].astype(float), found[has] >= RIGHT):.2f}",
-        **{
-            f"right of {word}": f"{np.mean(found[at] >= RIGHT):.0%} of {at.sum()}"
-            for word, at in words.items()
-            if at.any()
-        },
-    }
+    entry = {"table": "What the words are worth", "inputs": name, "maps": str(len(chosen))}
+    for word, at in words.items():
+        entry[f"{word}"] = str(at.sum())
+        for title, of in (("right", found >= RIGHT), ("wrong", found <= WRONG)):
+            entry[f"{title} of these ({word})"] = f"{np.mean(of[at]):.0%}" if at.any() else ""
+    entry |= {"area of occlusion": f"{area:.2f} [{low:.2f}, {high:.2f}]"}
+    return entry | {"area of ok": f"{of_ok:.2f}" if math.isfinite(of_ok) else ""}
 
 
 def main() -> None:
@@ -320,7 +316,14 @@ def main() -> None:
             mine = [row for row in rows if row["method"] == method]
             each = {name: f"{np.mean([row['mass'] for row in mine if row['task'] == name]):.2f}" for name in names}
             passes = np.mean([row["passes"] for row in mine])
-            masses.append({"method": method, **each, "passes": f"{passes:.0f}" if passes else ""})
+            masses.append(
+                {
+                    "table": "Mass inside of methods",
+                    "method": method,
+                    **each,
+                    "passes": f"{passes:.0f}" if passes else "",
+                }
+            )
         write(tables / "coordinates.csv", masses)
 
 
