@@ -496,6 +496,19 @@ def test_a_detector_that_is_certain_of_nothing_shows_its_most_certain_box(make_s
         assert len(arrays["values"]) == len(arrays["boxes"]) == 1
 
 
+def test_a_detector_that_predicts_no_box_at_all_says_so(make_service, photo):
+    """In the words of the call; not as a model that cannot take the image."""
+    loaded = detector(8.0)
+    none = fringe.Detector(loaded.module.model, read=lambda y: (y[:, :0, :4], y[:, :0, 4:]))
+    service = make_service({"squares": replace(loaded, module=none)})
+    for call in (
+        lambda: explain(service, photo, "squares"),
+        lambda: compare(service, photo, "ig", "smoothgrad", "squares"),
+    ):
+        with pytest.raises(InputError, match="the detector predicts no box at all; give another image"):
+            call()
+
+
 def test_a_comparison_of_a_detector_is_that_of_its_most_certain_box(make_service, photo):
     loaded = detector(8.0)
     result = compare(make_service({"squares": loaded}), photo, "ig", "smoothgrad", "squares")

@@ -12,6 +12,7 @@ from fringe._numbers.float64 import float64_on
 from fringe._numbers.rng import KeyedGenerator
 from fringe.baselines import InputSpace
 from fringe.bench.experiments._manifest import (
+    BoxEntry,
     ExampleEntry,
     Manifest,
     Resolved,
@@ -306,9 +307,11 @@ class TaskRunner:
 
     def _target(self, images: Sequence[str]) -> Any:
         entries = [self._resolved.pictures[image] for image in images]
-        examples = [entry.example for entry in entries if isinstance(entry, ExampleEntry)]
-        if len(examples) == len(entries):
-            return torch.tensor([example.target for example in examples], device=self._device)
+        known = [entry.example.target for entry in entries if isinstance(entry, ExampleEntry)]
+        if self._resolved.plan.target == "predicted":  # "no object" is no answer
+            known += [entry.box.label for entry in entries if isinstance(entry, BoxEntry)]
+        if len(known) == len(entries):
+            return torch.tensor(known, device=self._device)
         if self._resolved.plan.target != "label":
             return self._resolved.plan.target
         return torch.tensor([entry.ref.label for entry in entries], device=self._device)
