@@ -11,6 +11,7 @@ from fringe.evaluation._comparison import (
     summarise,
     tidy,
 )
+from fringe.evaluation._conclusions import conclude, variants_of
 from fringe.evaluation._evaluator import (
     BOX_CONTROLS,
     CONTROLS,
