@@ -183,6 +183,16 @@ class Settings(ABC):
                 raise TypeError(f"{cls.__name__} has no setting {name!r}; {hint}")
         return super().__new__(cls)
 
+    def __init_subclass__(cls, **known: Any) -> None:
+        super().__init_subclass__(**known)
+        cls.__repr__ = Settings.__repr__  # a dataclass keeps what its class defines
+
+    def __repr__(self) -> str:
+        values = ((one.name, getattr(self, one.name)) for one in dataclasses.fields(cast(Any, self)) if one.repr)
+        defaults = vars(type(self)())
+        shown = (f"{name}={value!r}" for name, value in values if name not in defaults or value != defaults[name])
+        return f"{type(self).__name__}({', '.join(shown)})"
+
     def __post_init__(self) -> None:
         """Check every setting; a subclass that has further checks calls this one first."""
         for name, setting in settings_of(type(self)).items():
@@ -208,7 +218,7 @@ class Settings(ABC):
 
     def record(self) -> dict[str, Any]:
         """Return the name and all settings as plain data."""
-        names = [field.name for field in dataclasses.fields(cast(Any, self))]
+        names = [field.name for field in dataclasses.dataclasses.fields(cast(Any, self))]
         return {self.record_key: self.name, **{name: getattr(self, name) for name in names}}
 
     @classmethod

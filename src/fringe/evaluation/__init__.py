@@ -5,6 +5,7 @@ from fringe.evaluation._comparison import (
     METRIC_REFUSED,
     Comparison,
     compare,
+    conclusions_of,
     grid_row,
     metric_labels,
     score_table,

@@ -99,7 +99,7 @@ class Comparison:
             At most four sentences: which method is better than all others and all controls, and in which scores; where
             a control is level with the best; whether the reference decides; what more images would show.
         """
-        return _summaries(_grouped(tidy(self)), self.metrics, self.seed, self.clusters)[1]
+        return conclusions_of(tidy(self), self.metrics, self.seed, self.clusters)
 
     def reasons(self) -> list[str]:
         """List why scores are missing.
@@ -271,6 +271,13 @@ def _grouped(rows: Sequence[dict[str, Any]]) -> dict[tuple[str, str], list[dict[
     for row in rows:
         groups.setdefault((row["method"], row["metric"]), []).append(row)
     return groups
+
+
+def conclusions_of(
+    rows: Sequence[dict[str, Any]], metrics: Mapping[str, Metric], seed: int = 0, clusters: Sequence[str] | None = None
+) -> list[str]:
+    """The conclusions (:func:`conclude`) from tidy ``rows``; arguments as of :func:`summarise`."""
+    return _summaries(_grouped(rows), metrics, seed, clusters)[1]
 
 
 def _summaries(
