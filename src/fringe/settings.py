@@ -218,7 +218,7 @@ class Settings(ABC):
 
     def record(self) -> dict[str, Any]:
         """Return the name and all settings as plain data."""
-        names = [field.name for field in dataclasses.dataclasses.fields(cast(Any, self))]
+        names = [field.name for field in dataclasses.fields(cast(Any, self))]
         return {self.record_key: self.name, **{name: getattr(self, name) for name in names}}
 
     @classmethod

@@ -6,13 +6,16 @@ import numpy as np
 import pytest
 
 from fringe.evaluation import conclude, summary
+from fringe.metrics import Aggregate, Direction
+
+Words = dict[str, tuple[Direction, Aggregate]]
 
 SCORES = np.random.default_rng(3).normal(size=(8, 60))
 SCORES -= SCORES.mean(1, keepdims=True)
 
 
 def sentences(scores, controls=(), metrics=("a",), variants=None, groups=None):
-    words = dict.fromkeys(metrics, ("higher", "mean"))
+    words: Words = dict.fromkeys(metrics, ("higher", "mean"))
     known = summary(scores, controls, words, 0, groups)
     return conclude(scores, known, controls, words, 0, variants=variants, groups=groups)
 
@@ -32,7 +35,7 @@ def test_a_method_that_beats_all_others_and_all_controls_is_named_with_its_score
 
 def test_lower_is_better_where_the_metric_says_so():
     scores = table(fringe=1.0, ig=0.5, edge=0.7)
-    words = {"a": ("lower", "mean")}
+    words: Words = {"a": ("lower", "mean")}
     known = summary(scores, ["edge"], words, 0)
     assert conclude(scores, known, ["edge"], words, 0) == ["ig is better than all other methods and all controls in a."]
 
@@ -85,7 +88,7 @@ def test_nothing_is_said_of_too_few_images_of_one_method_or_of_metrics_without_a
     few = {key: values[:4] for key, values in table(fringe=1.0, ig=0.5, edge=0.0).items()}
     assert sentences(few, ["edge"]) == []
     assert sentences(table(fringe=1.0)) == []
-    words = {"a": ("none", "mean")}
+    words: Words = {"a": ("none", "mean")}
     scores = table(fringe=1.0, ig=0.5, edge=0.0)
     assert conclude(scores, summary(scores, ["edge"], words, 0), ["edge"], words, 0) == []
 
