@@ -192,6 +192,14 @@ def test_what_differs_from_the_default_is_printed(method, text):
     assert repr(method) == text
 
 
+def test_a_setting_without_a_default_is_printed():
+    @dataclass(frozen=True)
+    class Needs(Settings):
+        real: Positive
+
+    assert repr(Needs(real=2.0)) == "Needs(real=2.0)"
+
+
 def test_presets():
     assert Toy.preset("large") == Toy(real=10.0)
     with pytest.raises(InputError, match=r"preset: toy has no 'larger'; did you mean 'large'\? Known: large, wrong"):

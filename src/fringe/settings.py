@@ -188,9 +188,10 @@ class Settings(ABC):
         cls.__repr__ = Settings.__repr__  # a dataclass keeps what its class defines
 
     def __repr__(self) -> str:
-        values = ((one.name, getattr(self, one.name)) for one in dataclasses.fields(cast(Any, self)) if one.repr)
-        defaults = vars(type(self)())
-        shown = (f"{name}={value!r}" for name, value in values if name not in defaults or value != defaults[name])
+        fields = [one for one in dataclasses.fields(cast(Any, self)) if one.repr]
+        made = {one.name: one.default_factory() for one in fields if one.default_factory is not dataclasses.MISSING}
+        values = ((one.name, getattr(self, one.name), made.get(one.name, one.default)) for one in fields)
+        shown = (f"{name}={value!r}" for name, value, default in values if value != default)
         return f"{type(self).__name__}({', '.join(shown)})"
 
     def __post_init__(self) -> None:
