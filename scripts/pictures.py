@@ -42,6 +42,7 @@ def photograph_app(page: Page, url: str, folder: Path) -> None:
     page.get_by_role("button", name="coffee").click()
     page.locator("#image img[src*='coffee']").wait_for()
     page.get_by_role("button", name="Explain", exact=True).click()
+    page.get_by_role("button", name="Download page", exact=True).wait_for()  # after the first, fast map
     page.frame_locator("iframe.fringe-page").get_by_role("heading", level=1).wait_for()
     page.wait_for_timeout(2000)  # the frame takes the height of its page
     page.screenshot(path=folder / "app.png", full_page=True)

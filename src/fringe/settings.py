@@ -367,14 +367,12 @@ class Options(BaseModel):
 S = TypeVar("S", bound=Settings)
 
 
-def _look_up(name: str, registry: Mapping[str, type[S]]) -> type[S]:
-    """Find a class of the ``registry`` by its name there, by that of the class in Python, or by its title in words.
+def _by_spelling(name: str, registry: Mapping[str, type[S]]) -> type[S]:
+    """Find a class of the ``registry`` by its name in Python, or by its title in words.
 
     Only letters and digits are compared, without case. Raises InputError if no class has this name; the message
     suggests the class with the most similar one, or the method of another library: ``captum:occlusion``.
     """
-    if name in registry:
-        return registry[name]
     spellings = _spellings(registry)
     if _letters(name) in spellings:
         return registry[spellings[_letters(name)]]
@@ -399,7 +397,8 @@ def configured(given: S | str, base: type[S], registry: Mapping[str, type[S]], e
         message = f"got {given!r}, expected a name or a configured {base.record_key} such as {example}"
         raise InputError(message, argument=base.record_key, hint=hint or None)
     reference = Reference.parse(given)
-    kind = _look_up(reference.name, registry)
+    name = reference.name
+    kind = registry[name] if name in registry else _by_spelling(name, registry)
     number = getattr(kind, "number", None)
     if reference.number is not None and number is None:
         raise InputError(f"got {given!r}, but {kind.name} takes no number in brackets", argument=kind.record_key)

@@ -35,7 +35,8 @@ def pick_sample(visited, digit=3):
 
 
 def explanation(visited):
-    """The page of the explanation, in its frame, once it is there."""
+    """The page of the explanation, in its frame, once the last one is there."""
+    visited.page.get_by_role("button", name="Download page", exact=True).wait_for()
     frame = visited.page.frame_locator("iframe.fringe-page")
     frame.get_by_role("heading", level=1).wait_for()
     return frame
@@ -87,6 +88,24 @@ def test_upload_run_slide_switch_the_class_and_download(visit, server, tmp_path)
     assert alone.problems == []
     assert alone.requests == [(tmp_path / "page.html").as_uri()]
     assert alone.serious_findings() == []
+
+
+def test_a_fast_map_comes_first_and_the_one_that_was_asked_for_takes_its_place(visit, server):
+    visited = open_app(visit, server)
+    pick_sample(visited)
+    hook = server.service.models["digits"].module.register_forward_pre_hook(lambda *_: time.sleep(0.02))
+    press(visited, "Explain")
+    said = visited.page.get_by_text("By FRInGe, fast. FRInGe comes next.")
+    said.wait_for()
+    frame = visited.page.frame_locator("iframe.fringe-page")
+    expect(frame.get_by_role("heading", level=1)).to_contain_text("3")
+    assert frame.get_by_role("radio", name=re.compile("^8 ")).count() == 0
+    assert visited.page.get_by_role("button", name="Stop").first.is_enabled()
+    assert not visited.page.get_by_role("button", name="Download page", exact=True).is_visible()
+    hook.remove()
+    expect(explanation(visited).get_by_role("radio", name=re.compile("^8 "))).to_have_count(1)
+    expect(said).to_have_count(0)
+    assert visited.problems == []
 
 
 def test_print_shows_the_explanation_alone_and_over_the_whole_width(visit, server):

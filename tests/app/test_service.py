@@ -46,11 +46,13 @@ def digit(make_service):
 
 
 def explain(service, file, model="digits", method="ig", owner="a"):
-    return service.explain(owner, lambda *_: None, file, model, method)
+    *_, last = service.explain(owner, lambda *_: None, file, model, method)
+    return last
 
 
 def compare(service, file, one, two, model="digits", owner="a"):
-    return service.compare(owner, lambda *_: None, file, model, one, two)
+    (only,) = service.compare(owner, lambda *_: None, file, model, one, two)
+    return only
 
 
 @pytest.fixture(scope="module")
@@ -108,6 +110,33 @@ def test_an_explanation_is_a_page_and_three_files_with_the_map_of_the_library(di
         assert float(arrays["probabilities"].sum()) == pytest.approx(1, abs=1e-5)
     with Image.open(result.files[2]) as picture:
         assert picture.format == "PNG"
+
+
+def test_the_first_picture_is_a_fast_one_of_the_predicted_class(digit):
+    """It takes fewer passes than the map that was asked for, and gives way to it."""
+    service, file = digit
+    passes = [0]
+    service.models["digits"].module.register_forward_pre_hook(lambda *_: passes.append(passes.pop() + 1))
+    taken, pages, said = [], [], []
+    for result in service.explain("a", lambda *_: None, file, "digits", "fringe"):
+        taken.append(passes.pop())
+        passes.append(0)
+        pages.append(result.files[0].read_text(encoding="utf-8"))
+        said.append(result.next)
+    assert said == ["By FRInGe, fast. FRInGe comes next.", ""]
+    assert taken[0] < taken[1]
+    assert [len(re.findall('name="class" value=', page)) for page in pages] == [0, 5]
+    assert [path.exists() for path in result.files] == [True] * 3
+    for method in ("fringe:fast", "fringe:focused", "ig"):
+        assert len(list(service.explain("a", lambda *_: None, file, "digits", method))) == 1
+
+
+def test_a_stop_during_the_first_picture_ends_both(digit):
+    service, file = digit
+    held = Stop(service, "a", lambda passes: passes == 5)
+    with pytest.raises(StoppedError):
+        list(service.explain("a", lambda *_: None, file, "digits", "fringe"))
+    assert held.passes == 5
 
 
 @pytest.mark.parametrize("output", ["logits", "probabilities"])
@@ -327,7 +356,7 @@ def test_scores_are_stopped_as_well(digit):
         held.passes = 0
 
     with pytest.raises(StoppedError):
-        service.compare("a", show, file, "digits", "ig", "smoothgrad")
+        next(service.compare("a", show, file, "digits", "ig", "smoothgrad"))
     assert held.passes == 1
 
 
@@ -465,6 +494,19 @@ def test_a_detector_that_is_certain_of_nothing_shows_its_most_certain_box(make_s
         fringe.explain(loaded, photo, method="ig")
     with np.load(explain(make_service({"squares": loaded}), photo, "squares").files[1]) as arrays:
         assert len(arrays["values"]) == len(arrays["boxes"]) == 1
+
+
+def test_a_detector_that_predicts_no_box_at_all_says_so(make_service, photo):
+    """In the words of the call; not as a model that cannot take the image."""
+    loaded = detector(8.0)
+    none = fringe.Detector(loaded.module.model, read=lambda y: (y[:, :0, :4], y[:, :0, 4:]))
+    service = make_service({"squares": replace(loaded, module=none)})
+    for call in (
+        lambda: explain(service, photo, "squares"),
+        lambda: compare(service, photo, "ig", "smoothgrad", "squares"),
+    ):
+        with pytest.raises(InputError, match="the detector predicts no box at all; give another image"):
+            call()
 
 
 def test_a_comparison_of_a_detector_is_that_of_its_most_certain_box(make_service, photo):

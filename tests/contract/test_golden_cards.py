@@ -32,9 +32,9 @@ def numbers(name):
     """The scores as what is near, all else as what is exact."""
     card = json.loads(json.dumps(plain(dataclasses.asdict(CARDS[name]()))))
     measurements = {f"{one['subject']}, {one['metric']}": one for one in card.pop("measurements")}
-    near = {
-        key: {part: one.pop(part) for part in ("scores", "controls", "chance")} for key, one in measurements.items()
-    }
+    parts = ("scores", "controls", "chance")
+    near = {key: {part: one.pop(part) for part in parts} for key, one in measurements.items()}
+    near = {key: one for key, one in near.items() if not key.endswith(":rounding")}  # which is that of the machine
     for one in near.values():
         one["scores"] = dict(enumerate(one["scores"]))
         one["controls"] = {control: dict(enumerate(scores)) for control, scores in one["controls"].items()}

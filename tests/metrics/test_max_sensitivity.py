@@ -54,6 +54,16 @@ def test_literal_loop():
         )
 
 
+def test_the_preset_rounding_is_the_largest_distance_of_unit_maps_under_tiny_noise():
+    context, result = scored("max_sensitivity:rounding")
+    for i in range(3):
+        before = sine_map(X[i : i + 1], [i]).flatten()
+        after = [sine_map((X[i] + delta)[None], [i]).flatten() for delta in moves(context, 4, 1e-6)[i]]
+        expected = max(float((before / before.norm() - other / other.norm()).norm()) for other in after)
+        assert float(result.values[i]) == pytest.approx(expected, rel=1e-9)
+        assert 1e-7 < expected < 1e-4
+
+
 def test_captum_preset_is_captums_own():
     context, result = scored("max_sensitivity:captum")
     delta = moves(context).flatten(0, 1)

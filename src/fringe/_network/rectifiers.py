@@ -18,16 +18,17 @@ from torch.overrides import TorchFunctionMode
 #: Inverse width of the sigmoid, in units of what a rectifier takes. From 3 to 30 maps are equally steady, with 1 not.
 SHARPNESS = 10.0
 
-_BOUNDS: dict[str, tuple[str, ...]] = {
-    **dict.fromkeys(("relu", "relu6"), ()),
-    **{"hardtanh": ("min_val", "max_val"), "clamp": ("min", "max"), "clip": ("min", "max"), "clamp_min": ("min",)},
+#: Names of the arguments that bound the interval in which the slope is one, and its ends without them.
+_KINDS: dict[str, tuple[tuple[str, ...], float, float]] = {
+    **{"relu": ((), 0.0, math.inf), "relu6": ((), 0.0, 6.0), "hardtanh": (("min_val", "max_val"), -1.0, 1.0)},
+    **dict.fromkeys(("clamp", "clip"), (("min", "max"), -math.inf, math.inf)),
+    "clamp_min": (("min",), -math.inf, math.inf),
 }
 _PACKAGES: tuple[Any, ...] = (F, torch, Tensor, torch.ops.aten)  # the last of exported programs
-#: Each function with the names of its bounds; no names: ReLU, and ReLU6 where it says so.
-_RECTIFIERS: dict[Any, tuple[str, ...]] = {
-    getattr(package, name + end): bounds
+_RECTIFIERS: dict[Any, tuple[tuple[str, ...], float, float]] = {
+    getattr(package, name + end): kind
     for package in _PACKAGES
-    for name, bounds in _BOUNDS.items()
+    for name, kind in _KINDS.items()
     for end in ("", "_")
     if hasattr(package, name + end)
 }
@@ -51,29 +52,18 @@ class Rectifiers(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None) -> Any:
         kwargs = kwargs or {}
-        names = _RECTIFIERS.get(getattr(func, "overloadpacket", func))
-        x = args[0] if args else None
-        if names is None or not isinstance(x, Tensor) or not (x.requires_grad and torch.is_grad_enabled()):
+        kind, x = _RECTIFIERS.get(getattr(func, "overloadpacket", func)), args[0] if args else None
+        if kind is None or not isinstance(x, Tensor) or not (x.requires_grad and torch.is_grad_enabled()):
             return func(*args, **kwargs)
+        names, *ends = kind
+        given = {**dict(zip(names, args[1:], strict=False)), **kwargs}
+        for i, name in enumerate(names):
+            ends[i] = ends[i] if given.get(name) is None else given[name]
         inplace = func.__name__.split(".")[0].endswith("_") or bool(kwargs.get("inplace"))
-        bounds = _bounds(func, names, args, kwargs)
-        if bounds is None or (inplace and x._is_view()):
+        varies, is_clamp = any(isinstance(end, Tensor) for end in ends), "min" in names
+        if varies or (is_clamp and 0 not in ends) or (inplace and x._is_view()):
             return func(*args, **kwargs)
-        is_clamp = names[:1] == ("min",)
-        return _Rectifier.apply(x, lambda: func(*args, **kwargs), *bounds, is_clamp, inplace)
-
-
-def _bounds(func: Any, names: tuple[str, ...], args: Any, kwargs: dict[str, Any]) -> tuple[float, float] | None:
-    """The interval in which a call has slope one, if one of its ends is a kink at zero or it is a hardtanh."""
-    if not names:
-        return 0.0, 6.0 if "relu6" in func.__name__ else math.inf
-    given = {**dict(zip(names, args[1:], strict=False)), **kwargs}
-    if names == ("min_val", "max_val"):
-        return float(given.get("min_val", -1.0)), float(given.get("max_val", 1.0))
-    low, high = given.get("min"), given.get("max")
-    if isinstance(low, Tensor) or isinstance(high, Tensor) or 0 not in (low, high):
-        return None
-    return -math.inf if low is None else float(low), math.inf if high is None else float(high)
+        return _Rectifier.apply(x, lambda: func(*args, **kwargs), *map(float, ends), is_clamp, inplace)
 
 
 class _Rectifier(torch.autograd.Function):
@@ -87,23 +77,14 @@ class _Rectifier(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> Any:
-        (x,), low, high, gradient = ctx.saved_tensors, ctx.low, ctx.high, grads[0]
-        x = x.detach()  # of the slope there are no derivatives
+        x, low, high = ctx.saved_tensors[0].detach(), ctx.low, ctx.high  # of the slope there are no derivatives
         if _is_smooth:
-            product = _inside(x, low, high).mul_(SHARPNESS).sigmoid_().mul_(gradient)
+            inside = x - low if high == math.inf else torch.minimum(x - low, high - x)  # how far
+            product = inside.mul_(SHARPNESS).sigmoid_().mul_(grads[0])
         elif ctx.is_clamp:
-            product = torch.where((x >= low) & (x <= high), gradient, 0.0)
+            product = torch.where((x >= low) & (x <= high), grads[0], 0.0)
         elif high == math.inf:
-            product = torch.ops.aten.threshold_backward(gradient, x, low)
+            product = torch.ops.aten.threshold_backward(grads[0], x, low)
         else:
-            product = torch.ops.aten.hardtanh_backward(gradient, x, low, high)
+            product = torch.ops.aten.hardtanh_backward(grads[0], x, low, high)
         return product, None, None, None, None, None
-
-
-def _inside(x: Tensor, low: float, high: float) -> Tensor:
-    """How far inside of an interval entries are, in a new tensor; less than zero: outside."""
-    above = x if low == 0.0 else x - low
-    if high == math.inf:
-        return above.clone() if above is x else above
-    below = high - x
-    return below if low == -math.inf else torch.minimum(above, below, out=below)

@@ -1,6 +1,6 @@
 """The page of the app: its layout and its event handlers."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -87,13 +87,13 @@ def build_app(service: Service) -> gr.Blocks:
 
     def explain(
         image: str | None, model: str, method: str, request: gr.Request, progress: gr.Progress = _PROGRESS
-    ) -> list[Any]:
-        return _answer(service.explain, _owner(request, "Explain"), progress, image, model, method)
+    ) -> Iterator[list[Any]]:
+        yield from _answer(service.explain, _owner(request, "Explain"), progress, image, model, method)
 
     def compare(
         image: str | None, model: str, one: str, two: str, request: gr.Request, progress: gr.Progress = _PROGRESS
-    ) -> list[Any]:
-        return _answer(service.compare, _owner(request, "Compare"), progress, image, model, one, two)
+    ) -> Iterator[list[Any]]:
+        yield from _answer(service.compare, _owner(request, "Compare"), progress, image, model, one, two)
 
     with gr.Blocks(title="fringe", analytics_enabled=False, delete_cache=(600, 3600), fill_width=True) as blocks:
         gr.HTML(TITLE)
@@ -149,21 +149,37 @@ def _owner(request: gr.Request, label: str) -> str:
     return f"{request.session_hash} {label}"
 
 
-def _answer(compute: Callable[..., Result], owner: str, progress: gr.Progress, *values: Any) -> list[Any]:
-    """Compute, and return the outputs of a tab: status, result, three files, and the stop button."""
-    try:
-        result = compute(owner, progress, *values)
-    except StoppedError as stopped:
-        said = fragment("app", "status", str(stopped))
-        return [said, *_NOTHING] if stopped.is_late else [gr.skip()] * 6  # the button has said so
-    except BaseException as error:  # the server must survive
-        return [fragment("app", "error", reason(error)), *_NOTHING]
-    files = [gr.DownloadButton(value=str(file), visible=True) for file in result.files]
-    return ["", result.html, *files, gr.Button(interactive=False)]
+def _answer(
+    compute: Callable[..., Iterator[Result]], owner: str, progress: gr.Progress, *values: Any
+) -> Iterator[list[Any]]:
+    """Compute, and return the outputs of a tab for each result: status, result, three files, and the stop button."""
+    results = compute(owner, progress, *values)
+    while True:
+        try:
+            result = next(results, None)
+        except StoppedError as stopped:
+            said = fragment("app", "status", str(stopped))
+            yield [said, *_NOTHING] if stopped.is_late else [gr.skip()] * 6  # the button has said so
+            return
+        except BaseException as error:  # the server must survive
+            yield [fragment("app", "error", reason(error)), *_NOTHING]
+            return
+        if result is None:
+            return
+        if result.next:  # whose files the next result replaces
+            yield [fragment("app", "status", result.next), result.html, *_NOTHING[1:-1], gr.skip()]
+            continue
+        files = [gr.DownloadButton(value=str(file), visible=True) for file in result.files]
+        yield ["", result.html, *files, gr.Button(interactive=False)]
 
 
 def _connect(
-    service: Service, label: str, compute: Callable[..., list[Any]], inputs: Any, empty: str, files: Sequence[str]
+    service: Service,
+    label: str,
+    compute: Callable[..., Iterator[list[Any]]],
+    inputs: Any,
+    empty: str,
+    files: Sequence[str],
 ) -> None:
     """Make the buttons and outputs of a tab, and connect them to its inputs."""
     with gr.Row():

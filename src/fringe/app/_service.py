@@ -5,7 +5,7 @@ import logging
 import re
 import secrets
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from hashlib import sha256
 from pathlib import Path
@@ -23,17 +23,19 @@ from fringe.app._spec import AppSpec
 from fringe.attribution import METHODS, Attribution, Attributor, Context, get_method
 from fringe.classifier import Classifier
 from fringe.data import PHOTOS, SOURCE, find_inputs, open_image
-from fringe.detection import LEAST, Detector, is_detector
+from fringe.detection import LEAST, Detector, as_detector
 from fringe.errors import FringeError, ImageError, InputError, is_machine_error, warn_caller
 from fringe.evaluation import Comparison, compare, tidy
 from fringe.explanations import explain
-from fringe.metrics import ROAD, Insertion, Metric, SignedInsertion
+from fringe.metrics import ROAD, Insertion, Metric, OcclusionAgreement, SignedInsertion
 from fringe.models import EFFICIENTNET, LoadedModel, load_model, resolve_device
 from fringe.page import page_text
 
-#: Scores of a comparison: the two that tell methods from controls on photographs, also with so few steps, and the most
-#: common one, which does not (docs/results/validity.md). The page says what each can tell (app.html.j2).
+#: Scores of a comparison: what occlusion says, the two that tell methods from controls on photographs, also with so few
+#: steps, and the most common one, which does not (docs/results/validity.md). The page says what each can tell
+#: (app.html.j2).
 METRICS: Mapping[str, Metric] = {
+    "occlusion_agreement": OcclusionAgreement(),
     "road": ROAD(shares=(0.1, 0.3, 0.5)),
     "signed_insertion": SignedInsertion(steps=16),
     "insertion": Insertion(steps=16),
@@ -59,10 +61,11 @@ class Sample:
 
 
 class Result(NamedTuple):
-    """What the page shows of a computation, and the files to download."""
+    """What the page shows of a computation, the files to download, and what comes next, if this is not the last one."""
 
     html: str
     files: tuple[Path, ...]
+    next: str = ""
 
 
 def _needs_more(method: Attributor) -> bool:
@@ -80,7 +83,7 @@ class Service:
     """
 
     def __init__(self, models: Mapping[str, LoadedModel], folder: Path, spec: AppSpec):
-        self.models = {name: _as_detector(loaded) for name, loaded in models.items()}
+        self.models = {name: replace(loaded, module=as_detector(loaded.module)) for name, loaded in models.items()}
         self.spec = spec
         self.methods = dict[str, str]()  # titles of those that need only the image, each with its other versions
         for method in sorted(METHODS, key=lambda name: (name != "fringe", METHODS[name].title)):
@@ -111,27 +114,30 @@ class Service:
             write_atomic(file, sample.png)
         return file
 
-    def explain(self, owner: str, show: Show, file: str | None, model: str, method: str) -> Result:
-        """Explain an image file for an owner.
+    def explain(self, owner: str, show: Show, file: str | None, model: str, method: str) -> Iterator[Result]:
+        """Explain an image file for an owner: first its predicted class by the preset ``fast``, if the method has it.
 
         Raises:
             StoppedError: If it was stopped, or took too long.
             FringeError: If a choice is missing or unknown, or something is wrong with the image or the model.
         """
-        loaded, _ = self._model(model), self._method(method)
-        name = _name(file)
-        with self.jobs.run(owner, show) as job:
-            image, classes, boxes = self._open(file, loaded)
-            kind = get_method(method)
-            several = kind.many_targets and not kind.path_of_targets  # else a map would depend on the other classes
-            target = f"top{min(CLASSES, classes)}" if several and not boxes else "predicted"
-            result = explain(loaded, image, method=kind, target=target, progress=job.report, **boxes)
-            result = result.with_context(_renamed(result.context, name, model))
-            job.report(1, 1, "the page")
-            return _write_explained(self._new_folder(owner, job, "explain"), result, name)
+        loaded, title = self._model(model), self._method(method)
+        name, fast = _name(file), f"{method}:fast"
+        for chosen in (fast, method) if fast in self.methods else (method,):
+            with self.jobs.run(owner, show) as job:  # a job of its own: between the two nothing is held
+                image, classes, boxes = self._open(file, loaded)
+                kind = get_method(chosen)
+                several = kind.many_targets and not kind.path_of_targets  # else a map would depend on other classes
+                several = several and not boxes and chosen == method
+                target = f"top{min(CLASSES, classes)}" if several else "predicted"
+                result = explain(loaded, image, method=kind, target=target, progress=job.report, **boxes)
+                result = result.with_context(_renamed(result.context, name, model))
+                job.report(1, 1, "the page")
+                found = _write_explained(self._new_folder(owner, job, "explain"), result, name)
+            yield found if chosen == method else found._replace(next=f"By {self.methods[fast]}. {title} comes next.")
 
-    def compare(self, owner: str, show: Show, file: str | None, model: str, *methods: str) -> Result:
-        """Compare two methods on an image file for an owner.
+    def compare(self, owner: str, show: Show, file: str | None, model: str, *methods: str) -> Iterator[Result]:
+        """Compare two methods on an image file for an owner; there is one result.
 
         Raises:
             StoppedError: As :meth:`explain`.
@@ -155,7 +161,8 @@ class Service:
                     logging.getLogger("fringe").error("%s failed in a comparison of the app: %s", row.label, row.error)
             result = replace(result, images=(name,), context=_renamed(result.context, name, model))
             job.report(1, 1, "the pictures")
-            return _write_compared(self._new_folder(owner, job, "compare"), result, titles, name)
+            found = _write_compared(self._new_folder(owner, job, "compare"), result, titles, name)
+        yield found
 
     def forget(self, owner: str) -> None:
         """Stop the job of an owner and remove the files of their last results."""
@@ -307,10 +314,3 @@ def _renamed(context: Context | None, name: str, model: str) -> Context:
     """The context with the names shown to people instead of specs, which may contain a path of this machine."""
     assert context is not None
     return replace(context, ids=(name,) * len(context.ids), model=model)
-
-
-def _as_detector(loaded: LoadedModel) -> LoadedModel:
-    """A model that is a detector, as one whose boxes are explained."""
-    if isinstance(loaded.module, Detector) or not is_detector(loaded.module):
-        return loaded
-    return replace(loaded, module=Detector(loaded.module).eval())

@@ -155,7 +155,7 @@ class Comparison:
         model = "" if self.context is None else f"{self.context.model} · "
         what = counted(len(self), "image")
         if self.clusters is not None:
-            what = f"{len(self)} box{'es' * (len(self) > 1)} of {counted(len({*self.clusters}), 'photograph')}"
+            what = f"{counted(len(self), 'box')} of {counted(len({*self.clusters}), 'photograph')}"
         return f"{model}{what} · {counted(methods, 'method')}"
 
     def _table(self) -> Table:
@@ -216,6 +216,7 @@ def grid_row(comparison: Comparison, context: Context, index: int) -> GridRow:
         prediction=prediction,
         cells=tuple(cells[: len(methods)]),
         controls=controls,
+        box=context.box_on_input(index),
     )
 
 

@@ -350,9 +350,8 @@ class Results:
         Returns:
             Labels (n,) of clusters in the order of the images; None if every image is independent.
         """
-        if self.manifest.scene_of(model) is None:
-            return None
-        return tuple(image["cluster"] for image in self.manifest.images_of(model, metric))
+        images = self.manifest.images_of(model, metric)
+        return tuple(image["cluster"] for image in images) if images and "cluster" in images[0] else None
 
     def missing(self) -> list[str]:
         """Describe every part of the table in which images were not computed.
