@@ -27,13 +27,15 @@ from fringe.detection import LEAST, Detector, as_detector
 from fringe.errors import FringeError, ImageError, InputError, is_machine_error, warn_caller
 from fringe.evaluation import Comparison, compare, tidy
 from fringe.explanations import explain
-from fringe.metrics import ROAD, Insertion, Metric, SignedInsertion
+from fringe.metrics import ROAD, Insertion, Metric, OcclusionAgreement, SignedInsertion
 from fringe.models import EFFICIENTNET, LoadedModel, load_model, resolve_device
 from fringe.page import page_text
 
-#: Scores of a comparison: the two that tell methods from controls on photographs, also with so few steps, and the most
-#: common one, which does not (docs/results/validity.md). The page says what each can tell (app.html.j2).
+#: Scores of a comparison: what occlusion says, the two that tell methods from controls on photographs, also with so few
+#: steps, and the most common one, which does not (docs/results/validity.md). The page says what each can tell
+#: (app.html.j2).
 METRICS: Mapping[str, Metric] = {
+    "occlusion_agreement": OcclusionAgreement(),
     "road": ROAD(shares=(0.1, 0.3, 0.5)),
     "signed_insertion": SignedInsertion(steps=16),
     "insertion": Insertion(steps=16),

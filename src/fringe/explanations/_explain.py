@@ -68,10 +68,11 @@ SHOWN_IMAGES = 40
 
 def _image_row(entry: Mapping[str, Any]) -> Row:
     if "error" in entry:
-        return [entry["id"] or entry["source"], "", Cell("failed", style="bad"), "", "", "", ""]
+        return [entry["id"] or entry["source"], "", Cell("failed", style="bad"), "", "", "", "", ""]
     best, steps, verdict = entry["prediction"], entry["steps"], entry["verdict"]
     return [
-        *(entry["id"], _class(best), Cell(verdict, style=tone_of(verdict)), Cell(best["probability"], 3)),
+        *(entry["id"], _class(best), Cell(verdict, style=tone_of(verdict)), Cell(entry.get("agreement"), 2)),
+        Cell(best["probability"], 3),
         *(Cell(entry["completeness_residual"], 2, share=True), "" if steps is None else steps),
         Cell(entry["seconds"], 2),
     ]
@@ -104,7 +105,7 @@ MAX_BATCH_NUMBERS = 10_000_000
 #: Seconds between two writes of the summary: each holds one entry per image.
 SUMMARY_INTERVAL = 5.0
 
-_SCORES = ("score", "endpoint_score", "completeness_gap", "completeness_residual")
+_SCORES = ("score", "endpoint_score", "completeness_gap", "completeness_residual", "agreement")
 _KEYS = ("id", "source", "label", "prediction", "target", "contrast", "verdict", "advice", *_SCORES, "steps", "seconds")
 
 
@@ -208,7 +209,7 @@ class ExplanationRun(ImageRun[ExplainSpec]):
         others = any("error" not in e and _explained(e) != _class(e["prediction"]) for e in entries)
         chance = "p(prediction)" if others else "p"  # whatever is explained
         rows = [_image_row(entry) for entry in entries[:SHOWN_IMAGES]]
-        names = ("id", "prediction", "verdict", chance, "residual", "steps", "seconds")
+        names = ("id", "prediction", "verdict", "occlusion", chance, "residual", "steps", "seconds")
         if others:
             explained = ["" if "error" in entry else _explained(entry) for entry in entries]
             rows = [[*row[:2], name, *row[2:]] for row, name in zip(rows, explained, strict=False)]
@@ -218,6 +219,7 @@ class ExplanationRun(ImageRun[ExplainSpec]):
             parts.append(f"… and {len(entries) - SHOWN_IMAGES} more, in summary.json")
         if any("error" not in entry for entry in entries):
             parts.append("A verdict is about the sum of a map: whether the map marks the right parts, it does not say.")
+        parts += ["occlusion: correlation of map and loss of the score over 25 removed parts"] * self.spec.probe
         seen = dict.fromkeys(entry["verdict"] for entry in entries if "error" not in entry)
         parts += [f"{one}: {SENTENCES[one][1]}" for one in seen if one != "ok" and one in SENTENCES]
         return [*parts, *([f"reused from an earlier run: {reused}"] if reused else [])]
@@ -257,6 +259,7 @@ class ExplanationRun(ImageRun[ExplainSpec]):
             **({} if self.contrast is None else {"contrast": self.contrast}),
             "score": spec.score,
             **({"boxes": self.boxes} if self.found else {}),
+            **({"probe": True} if spec.probe else {}),
             "seed": spec.seed,
             "dtype": "float32",
         }
@@ -387,6 +390,7 @@ class ExplanationRun(ImageRun[ExplainSpec]):
                 target=target,
                 contrast=self.contrast,
                 seed=self.spec.seed,
+                probe=self.spec.probe,
                 telemetry=POINTS if self.spec.figures else False,
                 bad_images="mark",
                 progress=progress,
@@ -442,7 +446,7 @@ class ExplanationRun(ImageRun[ExplainSpec]):
             **({} if box is None else {"box": plain(box.sides), "box_on_input": plain(box.on_input)}),
             "verdict": result.verdict[row],
             "advice": result.advice[row],
-            **{name: plain(getattr(result, name)[row]) for name in _SCORES},
+            **{name: plain(given[row]) for name in _SCORES if (given := getattr(result, name)) is not None},
             "steps": None if steps is None else int(steps[row]),
             "seconds": round(seconds / images, 3),
             "sha256": item.sha256,

@@ -85,6 +85,7 @@ class ExplainSpec(ImageOptions):
     set: Annotated[
         tuple[str, ...], Doc("Setting of the method; may be repeated.", takes="a list of KEY=VALUE texts")
     ] = ()
+    probe: Annotated[bool, Doc("Compare each map with occlusion: 90 forward passes.")] = True
     figures: Annotated[bool, Doc("Draw pictures and write pages.")] = True
     top: Annotated[PositiveInt, Doc("Number of classes on the page, the most probable ones.")] = 5
 
@@ -94,7 +95,9 @@ class CompareSpec(ImageOptions):
     :class:`fringe.bench.experiments.ExperimentSpec`."""
 
     methods: Annotated[Any, Doc("NAME, NAME:PRESET, LABEL=NAME or file.py:NAME, with commas.")] = "fringe,ig"
-    metrics: Annotated[Any, Doc("NAME or NAME:PRESET, with commas.")] = "road,signed_insertion,random_logit"
+    metrics: Annotated[Any, Doc("NAME or NAME:PRESET, with commas.")] = (
+        "occlusion_agreement,road,signed_insertion,random_logit"
+    )
     set: Annotated[
         tuple[str, ...] | Mapping[str, Any],
         Doc("LABEL.KEY=VALUE: a setting of a method or metric; may be repeated.", takes="a list of KEY=VALUE texts"),

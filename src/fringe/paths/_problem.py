@@ -43,6 +43,7 @@ class Problem:
         domain: Valid range, baselines and reference images of the input space.
         baseline: Baseline (B, *S) given by the caller.
         feature_mask: Numbers (B, *S) of features, whose entries a method by perturbation replaces together.
+        probe: Whether maps are compared with occlusion.
         record_path: Whether to record the path of each image; an integer: with this many of its points as images.
         progress: Called with the steps done and planned.
         forward_args: Further arguments of the model.
@@ -64,6 +65,7 @@ class Problem:
     domain: InputSpace = ANY_INPUT
     baseline: Tensor | None = None
     feature_mask: Tensor | None = None
+    probe: bool = False
     record_path: bool | int = False
     progress: Progress | None = None
     forward_args: ForwardArguments = NO_ARGUMENTS
