@@ -180,6 +180,26 @@ def test_texts_leave_the_other_settings():
     assert base.with_text({"count": "5"}) == dataclasses.replace(base, count=5)
 
 
+@pytest.mark.parametrize(
+    ("method", "text"),
+    [
+        (FRInGe(), "FRInGe()"),
+        (FRInGe(tau=0.02), "FRInGe(tau=0.02)"),
+        (Toy(count=4, kind="b"), "Toy(count=4, kind='b')"),
+    ],
+)
+def test_what_differs_from_the_default_is_printed(method, text):
+    assert repr(method) == text
+
+
+def test_a_setting_without_a_default_is_printed():
+    @dataclass(frozen=True)
+    class Needs(Settings):
+        real: Positive
+
+    assert repr(Needs(real=2.0)) == "Needs(real=2.0)"
+
+
 def test_presets():
     assert Toy.preset("large") == Toy(real=10.0)
     with pytest.raises(InputError, match=r"preset: toy has no 'larger'; did you mean 'large'\? Known: large, wrong"):

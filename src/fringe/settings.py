@@ -183,6 +183,17 @@ class Settings(ABC):
                 raise TypeError(f"{cls.__name__} has no setting {name!r}; {hint}")
         return super().__new__(cls)
 
+    def __init_subclass__(cls, **known: Any) -> None:
+        super().__init_subclass__(**known)
+        cls.__repr__ = Settings.__repr__  # a dataclass keeps what its class defines
+
+    def __repr__(self) -> str:
+        fields = [one for one in dataclasses.fields(cast(Any, self)) if one.repr]
+        made = {one.name: one.default_factory() for one in fields if one.default_factory is not dataclasses.MISSING}
+        values = ((one.name, getattr(self, one.name), made.get(one.name, one.default)) for one in fields)
+        shown = (f"{name}={value!r}" for name, value, default in values if value != default)
+        return f"{type(self).__name__}({', '.join(shown)})"
+
     def __post_init__(self) -> None:
         """Check every setting; a subclass that has further checks calls this one first."""
         for name, setting in settings_of(type(self)).items():

@@ -46,6 +46,7 @@ from fringe.evaluation import (
     Comparison,
     MethodResult,
     Validity,
+    conclusions_of,
     degraded_passes,
     degraded_scores,
     grid_row,
@@ -243,7 +244,8 @@ class ImageComparison(ImageRun[CompareSpec]):
         """What people read, as one file: the pictures, the table of scores, and what the numbers depend on."""
         document, (table, legend, *more) = self.document, self.describe()
         assert isinstance(table, Table)
-        notes = [*table.notes, *str(legend).splitlines()]
+        conclusions = document["conclusions"]
+        notes = [*(note for note in table.notes if note not in conclusions), *str(legend).splitlines()]
         for label, metric in self.plan.metrics.items():
             better = f" ({metric.direction} is better)" * (metric.direction != "none")
             notes.append(f"{label.replace('_', ' ')}{better}: {first_paragraph(type(metric).__doc__)}")
@@ -262,6 +264,7 @@ class ImageComparison(ImageRun[CompareSpec]):
             "compared",
             title="Methods compared",
             facts=facts,
+            conclusions=conclusions,
             pictures=self._pictures,
             tables=[replace(table, title="Scores", notes=notes), *more],
             settings=Table(("what", "value"), rows, "Settings and versions"),
@@ -300,6 +303,7 @@ class ImageComparison(ImageRun[CompareSpec]):
                     "resamples": RESAMPLES,
                 },
                 "table": plain(summarise(self._scores, metrics, self.spec.seed, self._clusters)),
+                "conclusions": conclusions_of(self._scores, metrics, self.spec.seed, self._clusters),
                 **({} if self.validity is None else {"validity": plain(self.validity.record())}),
                 "images": [*self._images, *(failure.entry() for failure in self.failures)],
             }
@@ -421,6 +425,7 @@ def describe_comparison(document: Mapping[str, Any], metrics: Mapping[str, Metri
         entries.setdefault(entry["method"], []).append(entry)
     costs = {method["label"]: _costs(method, entries[method["label"]]) for method in document["methods"]}
     table = score_table(document["table"], metrics, costs, ("n", "flagged", "passes", "seconds"))
+    table = replace(table, notes=[*document["conclusions"], *table.notes])
     flags = Counter[str]()
     for entry in document["table"]:
         flags.update(entry["flags"])

@@ -25,10 +25,12 @@ from fringe.evaluation import (
     ControlTest,
     Difference,
     Estimate,
+    conclude,
     holm,
     paired_all,
     summary,
     too_few,
+    variants_of,
 )
 from fringe.metrics import ARROW, METRICS, Aggregate, Direction
 
@@ -140,7 +142,8 @@ class ScoreRow:
 @dataclass(frozen=True)
 class ScoreTable:
     """All methods of a model, the controls last, under its metrics. ``comparisons`` is how many the adjustment of p
-    counts, ``seed`` that of the intervals. Unless all gates of the model hold, its scores prove nothing."""
+    counts, ``seed`` that of the intervals; ``conclusions`` say what the scores show. Unless all gates of the model
+    hold, its scores prove nothing."""
 
     title: str
     model: str
@@ -150,6 +153,7 @@ class ScoreTable:
     comparisons: int
     seed: int
     gates_hold: bool
+    conclusions: tuple[str, ...] = ()
 
     @property
     def competing(self) -> tuple[ScoreRow, ...]:
@@ -190,7 +194,9 @@ class ScoreTable:
         ]
         rules = (len(self.competing) - 1,) if self.controls else ()
         columns = ("method", *(column.heading for column in self.columns))
-        return Table(columns, rows, self.title, rules, self.groups, [*legend(self), *flag_lines(self)])
+        return Table(
+            columns, rows, self.title, rules, self.groups, [*self.conclusions, *legend(self), *flag_lines(self)]
+        )
 
     def flags(self, *, controls: bool) -> Counter[tuple[str, str]]:
         """Count how often each flag is up for the methods' scores, or the controls', by (flag, title of the metric)."""
@@ -275,7 +281,11 @@ def build_table(
     comparisons = sum(difference.n > 0 for difference in paired)
     gates_hold = not results.manifest.failed_gates(model)
     title = f"Methods on {model}" + ("" if gates_hold else ", whose gate failed: these scores are not to be read")
-    return ScoreTable(title, model, reference, columns, rows, comparisons, seed, gates_hold)
+    valid = {label: words[label] for label, column in known.items() if column.valid}
+    variants = variants_of({label: known[label].settings for label in valid})
+    groups = {label: {"clusters": clusters[label]} for label in valid}
+    told = conclude(scores, found, controls, valid, seed, variants=variants, groups=groups) if gates_hold else []
+    return ScoreTable(title, model, reference, columns, rows, comparisons, seed, gates_hold, tuple(told))
 
 
 def significance_stars(adjusted: float) -> str:
