@@ -344,7 +344,7 @@ class Detector(nn.Module):
             places = Dense(model, lambda net, x: read(net(x)), background) if callable(read) else read
         if places is None or (isinstance(read, str) and read != "yolo"):
             what = f"{type(model).__name__} is no detector of a known kind" if read is None else f"got {read!r}"
-            hint = "say how its output is read, as in Detector(model, read=f): f(output) -> boxes (B, N, 4), logits"
+            hint = "say how its output is read: Detector(model, read='yolo'), or read=f; f(output) -> boxes, logits"
             raise InputError(what, argument="model" if read is None else "read", hint=hint)
         self.places = places
 
@@ -355,7 +355,7 @@ class Detector(nn.Module):
         is_known = isinstance(self.places, Dense) and self.places.read is _transformers
         return tuple(decoder.modules()) if is_known and isinstance(decoder, nn.Module) else ()
 
-    def forward(self, x: Tensor, *, place: Tensor) -> Tensor:
+    def forward(self, x: Tensor, *, place: Tensor | None = None) -> Tensor:
         """Compute the class logits (B, K) of a place for each input.
 
         Args:
@@ -364,7 +364,13 @@ class Detector(nn.Module):
 
         Returns:
             Logits with a class "no object".
+
+        Raises:
+            InputError: If no place is given.
         """
+        if place is None:
+            hint = "fringe.explain finds the boxes; else give forward_kwargs={'place': detector.find(x).places}"
+            raise InputError("a detector explains one place of each input", argument="place", hint=hint)
         return self._with_nothing(self.places.at(x, place)[1])
 
     def box(self, x: Tensor, place: Tensor) -> Tensor:

@@ -352,6 +352,20 @@ def test_an_output_that_is_no_list_of_boxes_is_named():
         fringe.explain(Detector(lambda x: x, read="yolo"), image(), boxes=1)
 
 
+def test_a_place_is_needed():
+    with pytest.raises(InputError, match=r"one place of each input.*detector\.find\(x\)\.places"):
+        fringe.attribute(Detector(Grid(), read="yolo"), image(), method="ig")
+
+
+def test_a_detector_states_what_its_model_states():
+    net = Grid().float()
+    net.preprocessing, net.class_names = "resize=48x64,mean=0,std=1", NAMES
+    pixels = torch.randint(0, 256, (96, 128, 3), generator=torch.Generator().manual_seed(0)).byte().numpy()
+    result = fringe.explain(Detector(net, read="yolo"), pixels, boxes=1, method="ig")
+    assert result.values.shape == (1, 3, 48, 64)
+    assert result.context.class_names == (*NAMES, NOTHING)
+
+
 def test_a_detector_in_training_mode_is_put_back():
     net = Grid()
     net.train()

@@ -202,7 +202,7 @@ class Network:
         self.jvp_mode: Literal["double_backward", "forward", "none"] = "double_backward"
         self.channels_last = set[torch.Size]()  # of inputs that give the same in this layout, as verify saw
         parts = self.module.modules() if self.module is not None else [self.model]
-        self._scripted = any(isinstance(part, (torch.jit.ScriptModule, torch.jit.ScriptFunction)) for part in parts)
+        self.is_scripted = any(isinstance(part, (torch.jit.ScriptModule, torch.jit.ScriptFunction)) for part in parts)
         self.tf32 = False  # whether float32 products in the network may be rounded to 10 bits on a GPU
         self.linear_layers = True  # whether graphs for Jacobian-vector products replace layers, see LinearLayers
         self.smooth_rectifiers = True  # whether their slopes can be smooth, see Rectifiers
@@ -270,11 +270,6 @@ class Network:
         """Whether a session is open, and its outputs are checked."""
         return self._is_open and self._checked
 
-    @property
-    def has_smooth_slopes(self) -> bool:
-        """Whether products may take smooth slopes of rectifiers: those of TorchScript are out of reach."""
-        return self.smooth_rectifiers and not self._scripted
-
     @contextlib.contextmanager
     def rounding(self) -> Generator[None]:
         """Round as ``tf32`` says, in the network alone: an open session has everything in full precision."""
@@ -299,7 +294,7 @@ class Network:
     @contextlib.contextmanager
     def backward(self, device: torch.device) -> Generator[None]:
         """Return the context of a backward pass through logits of :meth:`evaluate`."""
-        layouts = BackwardLayouts() if self._scripted and device.type == "cpu" else contextlib.nullcontext()
+        layouts = BackwardLayouts() if self.is_scripted and device.type == "cpu" else contextlib.nullcontext()
         with self.rounding(), layouts:
             yield
 
@@ -432,7 +427,7 @@ class Network:
         """Return whether the module of an open session is all that runs, as Python code: nothing tells what else a
         function does."""
         alone = self.model is self.module and self.score_function is None
-        return alone and not self._scripted and not self.has_hooks()
+        return alone and not self.is_scripted and not self.has_hooks()
 
     def find_folds(self, x: Tensor, arguments: ForwardArguments) -> Tensor | None:
         """Find what can be folded, once for a network, by a pass of the input ``x`` (1, *S). Returns its logits without
@@ -441,7 +436,7 @@ class Network:
             return None
         self.folds = {}
         norms = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
-        if self._scripted or not any(isinstance(m, norms) for m in self._modules):
+        if self.is_scripted or not any(isinstance(m, norms) for m in self._modules):
             return None
         if self.has_hooks() or not len(x):
             return None

@@ -208,15 +208,15 @@ class FisherRaoPath:
     structure: Structure
     rtol: float
     halvings: int
-    steps: int | None = None
-    until: Until = "budget"
-    max_steps: int = 1000
-    reference: tuple[float, ...] | tuple[tuple[float, ...], ...] | None = None
-    temperature: float | Literal["auto"] = 1.0
-    binary: bool = False
-    smooths: bool = False
-    line: bool = False
-    is_mask: bool = False
+    steps: int | None
+    until: Until
+    max_steps: int
+    reference: tuple[float, ...] | tuple[tuple[float, ...], ...] | None
+    temperature: float | Literal["auto"]
+    binary: bool
+    smooths: bool
+    line: bool
+    is_mask: bool
     has_jvp: bool = True
     modes: SpectralOperator = field(compare=False, repr=False, default=SpectralOperator((), torch.zeros(())))
     inverse: Tensor = field(compare=False, repr=False, default=torch.zeros(()))

@@ -239,7 +239,7 @@ class FRInGe(Attributor):
         if start.geodesic.temperature is not None:
             diagnostics["temperature"] = start.geodesic.temperature
         if walk.path.smooth_slopes:
-            has = float(problem.model.has_smooth_slopes)
+            has = float(problem.model.smooth_rectifiers and not problem.model.is_scripted)  # whose code is out of reach
             diagnostics["smooth_slopes"] = torch.full_like(start.total, has, dtype=torch.float64)
         if scale is not None:
             focused = result.stats.total["focused_step"]

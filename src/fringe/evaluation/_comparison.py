@@ -325,7 +325,8 @@ def score_table(
     notes = [NOT_BETTER_MEANS] * any(cell.mark for column in columns for cell in column)
     tested = [one for (_, label), one in known.items() if not one["control"] and metrics[label].direction != "none"]
     if len(tested) < len(known) and all(one["better_than_controls"] is None for one in tested):
-        notes += too_few(max((one.get("clusters", one["n"]) for one in tested), default=0), len(tested))
+        noun = "photograph" if any("clusters" in one for one in tested) else "image"
+        notes += too_few(max((one.get("clusters", one["n"]) for one in tested), default=0), len(tested), noun)
     for label in metrics:
         ones = [entry for (_, name), entry in known.items() if name == label]
         flags = sorted({flag for entry in ones for flag in entry["flags"]})
