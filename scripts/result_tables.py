@@ -61,6 +61,7 @@ TRUTH = {
 }
 BOXES = {
     "fringe": "FRInGe()",
+    "no_prior": "γ_prior = 0",
     "ig": "IG",
     "gradcam": "Grad-CAM",
     "layercam": "LayerCAM",

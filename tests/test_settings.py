@@ -29,7 +29,7 @@ from fringe.settings import (
     PositiveOddInt,
     Search,
     Settings,
-    _look_up,
+    _by_spelling,
     canonical_name,
     checked_by,
     settings_of,
@@ -180,6 +180,26 @@ def test_texts_leave_the_other_settings():
     assert base.with_text({"count": "5"}) == dataclasses.replace(base, count=5)
 
 
+@pytest.mark.parametrize(
+    ("method", "text"),
+    [
+        (FRInGe(), "FRInGe()"),
+        (FRInGe(tau=0.02), "FRInGe(tau=0.02)"),
+        (Toy(count=4, kind="b"), "Toy(count=4, kind='b')"),
+    ],
+)
+def test_what_differs_from_the_default_is_printed(method, text):
+    assert repr(method) == text
+
+
+def test_a_setting_without_a_default_is_printed():
+    @dataclass(frozen=True)
+    class Needs(Settings):
+        real: Positive
+
+    assert repr(Needs(real=2.0)) == "Needs(real=2.0)"
+
+
 def test_presets():
     assert Toy.preset("large") == Toy(real=10.0)
     with pytest.raises(InputError, match=r"preset: toy has no 'larger'; did you mean 'large'\? Known: large, wrong"):
@@ -226,22 +246,22 @@ def test_a_class_without_bounds_keeps_working():
 
 @pytest.mark.parametrize("name", ["toy", "TOY", " t-o_y", "toy of settings", "ToyOfSettings", "Toy"])
 def test_a_class_is_found_by_its_name_its_title_or_what_python_calls_it(name):
-    assert _look_up(name, {"toy": Toy, "plain": Plain}) is Toy
+    assert _by_spelling(name, {"toy": Toy, "plain": Plain}) is Toy
     assert canonical_name(f"{name}:large", {"toy": Toy, "plain": Plain}) == "toy:large"
 
 
 def test_a_class_is_suggested_by_what_resembles_its_name():
     with pytest.raises(InputError, match=r"method: got 'to'; did you mean 'toy'\? Known methods: toy, plain"):
-        _look_up("to", {"toy": Toy, "plain": Plain})
+        _by_spelling("to", {"toy": Toy, "plain": Plain})
     with pytest.raises(InputError, match=r"got 'zzz'; known methods: toy"):
-        _look_up("zzz", {"toy": Toy})
+        _by_spelling("zzz", {"toy": Toy})
     assert canonical_name("zzz:large", {"toy": Toy}) == "zzz:large"
 
 
 def test_a_plus_is_part_of_a_name():
     """Grad-CAM++ is another method than Grad-CAM."""
     with pytest.raises(InputError, match=r"method: got 'gradcam\+\+'; did you mean 'gradcam'"):
-        _look_up("gradcam++", METHODS)
+        _by_spelling("gradcam++", METHODS)
 
 
 @pytest.mark.parametrize("registry", [METHODS, METRICS], ids=["methods", "metrics"])
@@ -253,7 +273,7 @@ def test_no_spelling_means_two_methods_or_metrics(registry):
             plain = "".join(letter for letter in called.lower() if letter.isalnum())
             owners.setdefault(plain, set()).add(name)
             for spelled in (called, called.upper(), called.replace(" ", "_"), called.replace("_", "-"), plain):
-                assert _look_up(spelled, registry) is kind, spelled
+                assert _by_spelling(spelled, registry) is kind, spelled
     assert all(len(names) == 1 for names in owners.values())
 
 

@@ -84,6 +84,9 @@ class InputSpace:
         return low[None], high[None]
 
 
+#: The space of inputs of which nothing is known.
+ANY_INPUT = InputSpace()
+
 #: Names of baselines, each with the default of its number; None: it takes none.
 BASELINES: Mapping[str, float | None] = {
     "zero": None, "black": None, "white": None, "mean": None, "blur": 0.1, "noise": 0.5, "uniform": None,

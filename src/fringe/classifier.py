@@ -5,8 +5,9 @@ and a linearisation that serves many Jacobian products from one forward pass. It
 limits each call to the memory of the device, and leaves the user's module unchanged.
 """
 
+import inspect
 from collections.abc import Callable, Sequence
-from typing import Any, Literal, get_args
+from typing import Any, Literal, Self, get_args
 
 import torch
 from torch import Tensor
@@ -25,7 +26,7 @@ from fringe._network.outputs import Region as Region
 from fringe._network.outputs import ScoreFunction as ScoreFunction
 from fringe._network.passes import Network
 from fringe._network.passes import PassCounts as PassCounts
-from fringe._strings.names import hint_unknown
+from fringe._strings.names import unknown_argument
 from fringe.errors import InputError, TargetError, require_choice
 
 Score = Literal["logit", "log_probability", "probability"]
@@ -67,13 +68,20 @@ class Classifier(Network):
 
     Attributes:
         passes: The passes through the network so far.
+        has_classes: Whether the logits are those of a distribution over classes, and not numbers of another meaning.
 
     Raises:
         InputError: For an invalid argument.
         ModelError: If the configuration of a network of transformers says that its labels do not exclude each other.
     """
 
-    @hint_unknown
+    def __new__(cls, *_: Any, **given: Any) -> Self:
+        """Refuse an argument that does not exist, with what to write instead."""
+        known = inspect.signature(cls.__init__).parameters if given else {}
+        if unknown := [name for name in given if name not in known]:
+            raise unknown_argument(cls.__qualname__, unknown[0], known)
+        return super().__new__(cls)
+
     def __init__(
         self,
         model: Callable[[Tensor], Any],
@@ -112,6 +120,7 @@ class Classifier(Network):
         self.choose_output = output if callable(output) else None
         self.score_kind: Score = kind
         self.score_function = score if callable(score) else None
+        self.has_classes = self.score_function is None and form != "numbers"
         self.tf32 = tf32
         self.fold_batch_norm = fold_batch_norm
         self.graphs = CUDAGraphs() if cuda_graphs else None
@@ -148,11 +157,6 @@ class Classifier(Network):
                 )
         return model
 
-    @property
-    def has_classes(self) -> bool:
-        """Whether the logits are those of a distribution over classes, and not numbers of another meaning."""
-        return self.score_function is None and self.output != "numbers"
-
     def score(
         self, logits: Tensor, target: Tensor, contrast: Tensor | None = None, kind: Score | None = None
     ) -> Tensor:
@@ -162,12 +166,12 @@ class Classifier(Network):
             logits: Logits (B, C).
             target: Classes (B,) or (B, K).
             contrast: Classes of the same shape whose scalar is subtracted.
-            kind: Replaces the classifier's own score.
+            kind: Replaces the classifier's own score; not where there are no classes.
 
         Returns:
             Scalars of the shape of ``target``.
         """
-        kind, values = self._kind(kind), logits
+        kind, values = (self.has_classes and kind) or self.score_kind, logits
         with self.session(logits.device):
             if kind != "logit":
                 wide = logits.double()  # float32 leaves no digits of 1 - p where p is near one
@@ -176,10 +180,6 @@ class Classifier(Network):
             if contrast is not None:
                 score = score - values.gather(1, contrast.view(len(target), -1)).view_as(target)
             return score.to(logits.dtype)
-
-    def _kind(self, kind: Score | None) -> Score:
-        """The explained scalar; without classes, the numbers in place of logits, whatever a method asks for."""
-        return kind if self.has_classes and kind is not None else self.score_kind
 
     def score_cotangent(
         self, logits: Tensor, target: Tensor, contrast: Tensor | None = None, kind: Score | None = None
@@ -190,13 +190,13 @@ class Classifier(Network):
             logits: Logits (B, C).
             target: Classes (B,) or (B, K).
             contrast: Classes of the same shape whose scalar is subtracted.
-            kind: Replaces the classifier's own score.
+            kind: Replaces the classifier's own score; not where there are no classes.
 
         Returns:
             Gradients (B, C) or (B, K, C).
         """
         with self.session(logits.device):
-            kind = self._kind(kind)
+            kind = (self.has_classes and kind) or self.score_kind
             wide = logits if kind == "logit" else logits.double()  # as in score
             one_hot = torch.zeros(*target.shape, logits.shape[1], dtype=wide.dtype, device=logits.device)
             cotangent = one_hot.scatter_(-1, target[..., None], 1.0)

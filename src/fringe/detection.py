@@ -178,6 +178,23 @@ def is_detector(model: Any) -> bool:
     return isinstance(model, Detector) or places_of(model) is not None
 
 
+def as_detector(model: Any, required: bool = False) -> Any:
+    """Return a detector of a known kind as a :class:`Detector`, and any other model as it is.
+
+    Args:
+        model: A model.
+        required: Whether boxes are asked for: a model that is no detector of a known kind is an error then.
+
+    Returns:
+        The model.
+
+    Raises:
+        InputError: If it is required, and is none.
+    """
+    is_plain = isinstance(model, Detector) or not (required or is_detector(model))
+    return model if is_plain else Detector(model)
+
+
 def places_of(model: Any) -> Places | None:
     """Return how the predictions of a known kind of detector are read; None for any other model."""
 
@@ -231,13 +248,15 @@ def read_boxes(text: str) -> Boxes:
 
 @dataclass(frozen=True)
 class Found:
-    """The explained boxes of an image: their places (n, ...), the predicted boxes (n, 4), the best label (n,) and its
-    probability (n,); and how many ``classes`` there are, "no object" among them."""
+    """The explained boxes of an image: their places (n, ...), the predicted boxes (n, 4), the best label (n,), its
+    score (n,) by which the detector ranks boxes, and its probability (n,) among all labels and "no object", which is
+    what is explained; and how many ``classes`` there are, "no object" among them."""
 
     places: Tensor
     boxes: Tensor
     labels: Tensor
     scores: Tensor
+    probabilities: Tensor
     classes: int
 
 
@@ -261,17 +280,17 @@ def _count(boxes: int | str) -> tuple[int, float]:
     return boxes, 0.0
 
 
-def _matching(asked: Tensor, predicted: Tensor, scores: Tensor) -> int:
-    """The prediction with the largest product of overlap and probability."""
-    shared, words = overlap(predicted, asked), [round(side, 1) for side in asked.tolist()]
+def _matching(number: int, asked: Tensor, predicted: Tensor, scores: Tensor) -> int:
+    """The prediction with the largest product of overlap with the given box of this number, and probability."""
+    shared = overlap(predicted, asked)
     row = int((shared * scores).argmax())
     if not shared[row] >= NEAR:
         hint = "boxes are left, top, right and bottom in pixels; boxes=3 takes the three most certain predictions"
-        raise InputError(f"no prediction overlaps with {words} by {NEAR:.0%} or more", argument="boxes", hint=hint)
+        message = f"no prediction overlaps with given box {number} by {NEAR:.0%} or more"
+        raise InputError(message, argument="boxes", hint=hint)
     if shared[row] < SAME:
-        warn_caller(
-            f"the prediction that matches the box {words} best overlaps with it by {float(shared[row]):.0%} only"
-        )
+        best = f"{float(shared[row]):.0%}"
+        warn_caller(f"the prediction that matches given box {number} best overlaps with it by {best} only")
     return row
 
 
@@ -325,11 +344,18 @@ class Detector(nn.Module):
             places = Dense(model, lambda net, x: read(net(x)), background) if callable(read) else read
         if places is None or (isinstance(read, str) and read != "yolo"):
             what = f"{type(model).__name__} is no detector of a known kind" if read is None else f"got {read!r}"
-            hint = "say how its output is read, as in Detector(model, read=f): f(output) -> boxes (B, N, 4), logits"
+            hint = "say how its output is read: Detector(model, read='yolo'), or read=f; f(output) -> boxes, logits"
             raise InputError(what, argument="model" if read is None else "read", hint=hint)
         self.places = places
 
-    def forward(self, x: Tensor, *, place: Tensor) -> Tensor:
+    @property
+    def queries(self) -> tuple[nn.Module, ...]:
+        """Modules whose positions are queries and not places of the image: the decoder of DETR and its relatives."""
+        decoder = getattr(getattr(self.model, "model", None), "decoder", None)
+        is_known = isinstance(self.places, Dense) and self.places.read is _transformers
+        return tuple(decoder.modules()) if is_known and isinstance(decoder, nn.Module) else ()
+
+    def forward(self, x: Tensor, *, place: Tensor | None = None) -> Tensor:
         """Compute the class logits (B, K) of a place for each input.
 
         Args:
@@ -338,7 +364,13 @@ class Detector(nn.Module):
 
         Returns:
             Logits with a class "no object".
+
+        Raises:
+            InputError: If no place is given.
         """
+        if place is None:
+            hint = "fringe.explain finds the boxes; else give forward_kwargs={'place': detector.find(x).places}"
+            raise InputError("a detector explains one place of each input", argument="place", hint=hint)
         return self._with_nothing(self.places.at(x, place)[1])
 
     def box(self, x: Tensor, place: Tensor) -> Tensor:
@@ -353,19 +385,20 @@ class Detector(nn.Module):
         """
         return _clipped(self.places.at(x, place)[0], x)
 
-    def names(self, labels: tuple[str, ...] | None, count: int) -> tuple[str, ...] | None:
+    def names(self, labels: tuple[str, ...] | None, count: int) -> tuple[str, ...]:
         """Return the names of the classes, with that of the class "no object".
 
         Args:
-            labels: Names of the labels, with or without one for the background; None: not known.
+            labels: Names of the labels, with or without one for the background; None: their numbers.
             count: How many classes there are, "no object" among them.
 
         Returns:
-            A name for each column of the logits, or None.
+            A name for each column of the logits. Labels of another number are as they were.
         """
-        if labels is None or NOTHING in labels or len(labels) not in (count - 1, count):
-            return labels
         at = (count - 1 if self.places.background is None else self.places.background) % count
+        labels = tuple(f"class {k}" for k in range(count) if k != at) if labels is None else labels
+        if NOTHING in labels or len(labels) not in (count - 1, count):
+            return labels
         if len(labels) == count and labels[at].strip("_").lower() not in _BACKGROUND:
             return labels
         return (*labels[:at], NOTHING, *labels[at + (len(labels) == count) :])
@@ -405,12 +438,14 @@ class Detector(nn.Module):
         scores, labels = self._chances(logits).max(-1)
         scores = (scores * factor[0]).sqrt() if factor else scores
         rows = (
-            [_matching(one, predicted, scores) for one in asked]
+            [_matching(number, one, predicted, scores) for number, one in enumerate(asked, 1)]
             if count is None
             else _most_certain(predicted, scores, *count)
         )
-        each = (value[rows].detach() for value in (places, predicted, labels, scores))
-        return Found(*each, classes=self._with_nothing(logits).shape[-1])
+        logits = self._with_nothing(logits)
+        chances = logits.softmax(-1).gather(1, labels[:, None])[:, 0]
+        each = (value[rows].detach() for value in (places, predicted, labels, scores, chances))
+        return Found(*each, classes=logits.shape[-1])
 
     def follow(self, snapshots: Tensor, place: Tensor, target: int) -> tuple[Tensor, Tensor]:
         """Say what becomes of a box along a path.

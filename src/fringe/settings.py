@@ -183,6 +183,17 @@ class Settings(ABC):
                 raise TypeError(f"{cls.__name__} has no setting {name!r}; {hint}")
         return super().__new__(cls)
 
+    def __init_subclass__(cls, **known: Any) -> None:
+        super().__init_subclass__(**known)
+        cls.__repr__ = Settings.__repr__  # a dataclass keeps what its class defines
+
+    def __repr__(self) -> str:
+        fields = [one for one in dataclasses.fields(cast(Any, self)) if one.repr]
+        made = {one.name: one.default_factory() for one in fields if one.default_factory is not dataclasses.MISSING}
+        values = ((one.name, getattr(self, one.name), made.get(one.name, one.default)) for one in fields)
+        shown = (f"{name}={value!r}" for name, value, default in values if value != default)
+        return f"{type(self).__name__}({', '.join(shown)})"
+
     def __post_init__(self) -> None:
         """Check every setting; a subclass that has further checks calls this one first."""
         for name, setting in settings_of(type(self)).items():
@@ -356,14 +367,12 @@ class Options(BaseModel):
 S = TypeVar("S", bound=Settings)
 
 
-def _look_up(name: str, registry: Mapping[str, type[S]]) -> type[S]:
-    """Find a class of the ``registry`` by its name there, by that of the class in Python, or by its title in words.
+def _by_spelling(name: str, registry: Mapping[str, type[S]]) -> type[S]:
+    """Find a class of the ``registry`` by its name in Python, or by its title in words.
 
     Only letters and digits are compared, without case. Raises InputError if no class has this name; the message
     suggests the class with the most similar one, or the method of another library: ``captum:occlusion``.
     """
-    if name in registry:
-        return registry[name]
     spellings = _spellings(registry)
     if _letters(name) in spellings:
         return registry[spellings[_letters(name)]]
@@ -388,7 +397,8 @@ def configured(given: S | str, base: type[S], registry: Mapping[str, type[S]], e
         message = f"got {given!r}, expected a name or a configured {base.record_key} such as {example}"
         raise InputError(message, argument=base.record_key, hint=hint or None)
     reference = Reference.parse(given)
-    kind = _look_up(reference.name, registry)
+    name = reference.name
+    kind = registry[name] if name in registry else _by_spelling(name, registry)
     number = getattr(kind, "number", None)
     if reference.number is not None and number is None:
         raise InputError(f"got {given!r}, but {kind.name} takes no number in brackets", argument=kind.record_key)

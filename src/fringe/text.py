@@ -67,7 +67,13 @@ class TextClassifier(nn.Module):
         self.training = model.training
 
     def forward(
-        self, embeddings: Tensor, attention_mask: Tensor, moves: Tensor, start: Tensor, **arguments: Tensor
+        self,
+        embeddings: Tensor,
+        attention_mask: Tensor,
+        moves: Tensor,
+        start: Tensor,
+        words: Tensor | None = None,
+        **arguments: Tensor,
     ) -> Tensor:
         """Compute the logits of texts from embeddings.
 
@@ -76,6 +82,8 @@ class TextClassifier(nn.Module):
             attention_mask: Mask (B, L) of the tokens that are not padding.
             moves: Mask (B, L) of the explained tokens; the others are kept at ``start``.
             start: The embeddings (B, L, D) of the texts.
+            words: The number (B, L) of the word of each token, -1 for those that are kept. It is not read here:
+                :func:`fringe.attribute` removes whole words by it.
             **arguments: Further arguments (B, L) of the model.
 
         Returns:
@@ -121,11 +129,10 @@ class TextClassifier(nn.Module):
         embeddings = torch.where(mask[..., None], embeddings, 0.0)
         moves = mask & ~special if self.special == "fixed" else mask
         labels = [token_labels(table.encodings[i], text) for i, text in enumerate(texts)]
-        encoded = EncodedTexts(
-            embeddings,
-            {**padded, "moves": moves, "start": embeddings},
-            tuple((*row, *[""] * (embeddings.shape[1] - len(row))) for row in labels),
-        )
+        rows = tuple((*row, *[""] * (embeddings.shape[1] - len(row))) for row in labels)
+        words = torch.tensor([[bool(label) for label in row] for row in rows], device=device).cumsum(1) - 1
+        arguments = {"moves": moves, "start": embeddings, "words": torch.where(moves, words, -1)}
+        encoded = EncodedTexts(embeddings, {**padded, **arguments}, rows)
         self._check_logits(encoded, [{n: c[i][None].to(device) for n, c in columns.items()} for i in range(len(texts))])
         return encoded
 

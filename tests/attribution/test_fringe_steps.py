@@ -167,3 +167,15 @@ def test_several_classes_have_the_maps_of_each_on_one_fast_path():
         torch.testing.assert_close(found.completeness_gap[:, k], one.completeness_gap, rtol=1e-9, atol=1e-12)
     for path, values in zip(found.trajectory, found.values, strict=True):
         torch.testing.assert_close(path.cumulative[-1], values, rtol=1e-9, atol=1e-12)
+
+
+def test_a_path_that_stands_still_ends_one_step_after_its_waypoints_do():
+    """Before step T the next waypoint may move it; afterwards all further steps would be the same."""
+
+    def constant(x):
+        return torch.tensor([2.0, 0.0, -1.0]).double() + 0.0 * x.sum(1, keepdim=True)
+
+    method = fringe.FRInGe(steps=6, until="arrival", max_steps=40, gamma_prior=0.0)
+    found = fringe.attribute(constant, inputs(2, shape=(4,)), method=method)
+    assert found.diagnostics["steps"].tolist() == [7, 7]
+    assert not found.values.any()

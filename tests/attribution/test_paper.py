@@ -118,6 +118,14 @@ def test_each_solve_ends_at_its_own_tolerance():
     assert len(asked) == 6
 
 
+def test_a_solve_has_no_unit():
+    """Of a right-hand side that is 2**20 times as small the solution is, too, bit for bit."""
+    a, b = torch.arange(1.0, 7.0).double(), normal(1, 6)
+    found, small = (conjugate_gradients(lambda v: a * v, c * b, lambda r: r, None, 0.1, 50) for c in (1.0, 2.0**-20))
+    assert 0 < relative(found, b / a) < 0.2
+    assert torch.equal(2.0**20 * small, found)
+
+
 def test_an_operator_without_curvature_leaves_the_last_sound_point():
     found = conjugate_gradients(lambda v: -v, normal(1, 4), lambda r: r, None, rtol=1e-3, most=5)
     assert torch.equal(found, torch.zeros(1, 4).double())

@@ -11,6 +11,9 @@ from torch import Tensor
 
 import fringe
 from fringe.attribution import _walk
+from fringe.attribution._fisher_rao import piece_error, trapezoid
+from fringe.attribution._walk import Halving, halved
+from fringe.paths import Point, Problem
 
 STEEP = {"damping": 1.0, "gamma_step": 0.0, "gamma_prior": 0.0, "tau": 1e9, "delta_euc": None, "eta_max": 300.0}
 COARSE = fringe.FRInGe(**STEEP, steps=4, halvings=8, temperature=1.0)
@@ -176,3 +179,30 @@ def test_memory_that_ends_while_segments_are_bisected_costs_no_image(monkeypatch
     torch.testing.assert_close(found.values, fringe.attribute(model, x, method=method).values, rtol=1e-12, atol=1e-14)
     assert classifier.batch_size.on(x.device) == 2
     assert not torch.equal(found.values, expected.values)
+
+
+@pytest.mark.parametrize("depth", [1, 3, 8])
+def test_halves_of_one_segment_are_those_of_the_definition_whatever_the_errors_before_it(depth):
+    """The errors before a segment may cancel its own, or add up with it: the same values from as many points."""
+    model, ends = Smooth(), inputs(12, 5).view(6, 2, *inputs(1).shape[1:])
+    problem = Problem.of(fringe.Classifier(model), ends[:, 0])
+    rows, counts = torch.arange(6), list[int]()
+    points = [
+        Point(x, problem.score(z, rows), g) for x in ends.unbind(1) for z, g in [problem.logits_gradient(x, rows)]
+    ]
+    error = piece_error(trapezoid(*points), *points)
+    allowed = 0.005 * error.abs()
+    for share, most in ((0.0, 0.01), (0.0, 0.3), (0.2, 0.3), (-0.2, 0.3), (-1.5, 0.3)):  # in units of its own
+        limit = most * error.abs()
+        batch = Halving(rows, rows, *points, torch.stack([share * error, limit, allowed], 1))
+        before = problem.model.passes.vjp
+        with problem.model.session(ends.device):
+            found = trapezoid(*points) + halved(problem, depth, batch)
+        counts.append(problem.model.passes.vjp - before)
+        oracles = [Bisection(model, int(problem.target[i]), 1.0, depth) for i in range(6)]
+        for i, oracle in enumerate(oracles):
+            bounds = float(share * error[i]), float(limit[i]), float(allowed[i])
+            expected = oracle.segment(*ends[i], *bounds)
+            torch.testing.assert_close(found[i], expected, rtol=1e-9, atol=1e-12)
+        assert counts[-1] == sum(oracle.points for oracle in oracles)
+    assert (len(set(counts)) > 1) is (depth > 1)

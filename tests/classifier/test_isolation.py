@@ -377,22 +377,18 @@ def test_tf32_rounds_on_a_gpu():
     fringe.attribute(Classifier(model, tf32=True), x, method="paper")
 
 
-@pytest.mark.parametrize(("device", "enabled"), [("cuda", False), ("cpu", True)])
-def test_cudnn_computes_no_recurrent_layers(device, enabled):
+def test_cudnn_adds_up_in_one_order_and_computes_no_recurrent_layers():
     """Its own have no gradients in evaluation mode."""
-    with contextlib.ExitStack() as stack:
-        _isolation._use_native_recurrence([*Recurrent().modules()], torch.device(device), stack)
-        assert torch.backends.cudnn.enabled is enabled
-        _isolation._use_native_recurrence([*network("reused module").modules()], torch.device(device), stack)
-    assert torch.backends.cudnn.enabled is True
+    for module, enabled in ((Recurrent(), False), (network("reused module"), True)):
+        with contextlib.ExitStack() as stack:
+            _isolation._limit_cudnn([*module.modules()], stack)
+            assert (torch.backends.cudnn.deterministic, torch.backends.cudnn.enabled) == (True, enabled)
+        assert (torch.backends.cudnn.deterministic, torch.backends.cudnn.enabled) == (False, True)
 
 
-@pytest.mark.parametrize(("device", "ordered"), [("cuda", True), ("cpu", False)])
-def test_cudnn_adds_up_in_one_order(device, ordered):
-    with contextlib.ExitStack() as stack:
-        _isolation._use_one_order(torch.device(device), stack)
-        assert torch.backends.cudnn.deterministic is ordered
-    assert torch.backends.cudnn.deterministic is False
+def test_cudnn_is_left_alone_on_other_devices():
+    with _isolation.isolated([Recurrent()], torch.device("cpu"), "eval"):
+        assert (torch.backends.cudnn.deterministic, torch.backends.cudnn.enabled) == (False, True)
 
 
 @pytest.mark.cuda

@@ -17,6 +17,7 @@ CONVOLUTIONS = {
     "plain": ((2, 4, 9, 8), (6, 4, 3, 3), {}),
     "stride": ((2, 4, 9, 8), (6, 4, 3, 3), {"stride": 2}),
     "padding": ((2, 4, 9, 8), (6, 4, 3, 3), {"padding": (1, 2)}),
+    "one for all axes": ((2, 4, 9, 8), (6, 4, 3, 3), {"stride": (2,), "padding": [1], "dilation": (1,)}),
     "dilation": ((2, 4, 9, 8), (6, 4, 3, 2), {"dilation": (2, 3)}),
     "groups": ((2, 4, 9, 8), (6, 2, 3, 3), {"groups": 2}),
     "depthwise": ((2, 4, 9, 8), (4, 1, 3, 3), {"groups": 4, "padding": 1}),

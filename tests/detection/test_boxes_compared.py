@@ -77,7 +77,7 @@ def test_boxes_of_one_photograph_are_one_cluster(result):
     assert (entry["low"], entry["high"]) != (estimate(scores).low, estimate(scores).high)
     assert entry["clusters"] == 3
     assert "6 boxes of 3 photographs" in repr(result)
-    assert "3 images cannot show" in repr(result)
+    assert "3 photographs cannot show" in repr(result)
 
 
 def test_as_many_photographs_as_images_are_needed_for_a_test():

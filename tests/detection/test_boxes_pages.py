@@ -36,7 +36,7 @@ def test_a_page_says_what_becomes_of_the_box(result):
     document = page_document(result, 0)
     seen = float(result.diagnostics["box_seen"][0])
     assert "overlaps by 100% with this one" in document["box_words"]
-    words = "another place" if seen >= 0.5 else "no place"
+    words = "a place" if seen >= 0.5 else "no place"
     assert f"{words} of the network still finds the object there" in document["box_words"]
     assert "in this box?" in render_page(document)
     boxes = document["snapshots"][-1]["box"]

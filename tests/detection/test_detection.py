@@ -50,6 +50,19 @@ def test_a_sigmoid_is_a_softmax_with_no_object_where_one_label_is_possible():
     assert result.context.class_names == ("cup", NOTHING)
 
 
+def test_classes_without_names_have_numbers_and_no_object_is_named():
+    result = explained(boxes=1, classes=None)
+    assert result.context.class_names == ("class 0", "class 1", "class 2", NOTHING)
+
+
+def test_the_probability_of_a_box_is_that_among_all_classes():
+    found = Detector(Grid(), read="yolo").find(image(), 3)
+    result = explained(boxes=3)
+    expected = result.context.probabilities.gather(1, result.target[:, None])[:, 0]
+    torch.testing.assert_close(found.probabilities.float(), expected)
+    assert (found.scores > found.probabilities).all()  # a sigmoid, which other labels do not lower
+
+
 def test_overlapping_predictions_are_one_box():
     class Twice(Grid):
         def forward(self, x):
@@ -143,6 +156,38 @@ def test_a_head_that_several_grids_share_is_no_layer_of_a_class_activation_map(b
     rows, columns = (result.values[0].sum(0) == result.values[0].sum(0).max()).nonzero().double().mean(0)
     assert left <= columns <= right
     assert top <= rows <= bottom
+
+
+class OneGrid(nn.Module):
+    """A detector of one grid of 8 by 8 places, whose logits are negative; its head is a convolution, or a linear layer
+    of tokens."""
+
+    def __init__(self, is_tokens):
+        super().__init__()
+        self.body, self.is_tokens = nn.Sequential(nn.Conv2d(3, 6, 8, 8), nn.ReLU()), is_tokens
+        self.head = nn.Linear(6, 3) if is_tokens else nn.Conv2d(6, 3, 1)
+        for parameter in self.parameters():
+            parameter.data = torch.rand(parameter.shape, generator=torch.Generator().manual_seed(1)).double() - 0.3
+        self.head.bias.data -= 9
+        self.eval()
+
+    def forward(self, x):
+        features = self.body(x)
+        logits = self.head(features.flatten(2).mT) if self.is_tokens else self.head(features).flatten(2).mT
+        rows, columns = (torch.arange(8, dtype=x.dtype) * 8 for _ in "ab")
+        corners = torch.stack(torch.meshgrid(columns, rows, indexing="xy"), -1).reshape(-1, 2).expand(len(x), -1, -1)
+        return torch.cat([corners, corners + 8, logits], -1)
+
+
+@pytest.mark.parametrize("is_tokens", [True, False])
+def test_what_a_place_answers_is_no_layer_of_a_class_activation_map(is_tokens):
+    """A map of the answers would be zero, as they are negative; the layer before has evidence at the place."""
+    detector = Detector(OneGrid(is_tokens), read=lambda y: (y[..., :4], y[..., 4:]))
+    x = torch.rand(1, 3, 64, 64, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    result = fringe.explain(detector, x, boxes=[(8, 16, 16, 24)], method="hirescam")
+    assert "the layer is model.body" in result.advice[0]
+    rows, columns = (result.values[0].sum(0) == result.values[0].max() * 3).nonzero().double().mean(0)
+    assert (8 <= columns <= 16, 16 <= rows <= 24) == (True, True)
 
 
 def test_the_integral_of_a_place_is_that_of_captum_in_double_precision():
@@ -270,7 +315,7 @@ def test_a_result_is_saved_and_loaded_with_its_boxes(tmp_path):
         ([(4, 4, 4, 9)], "no area"),
         ([(0, 0, float("nan"), 9)], "no area"),
         ([(0, 0, 9)], r"got \[\(0, 0, 9\)\]"),
-        ([(500, 500, 510, 510)], r"no prediction overlaps with \[500.0"),
+        ([(0, 0, 8, 8), (500, 500, 510, 510)], "no prediction overlaps with given box 2 by 10%"),
     ],
 )
 def test_boxes_that_cannot_be_explained_are_refused(boxes, words):
@@ -305,6 +350,20 @@ def test_given_boxes_belong_to_one_photograph():
 def test_an_output_that_is_no_list_of_boxes_is_named():
     with pytest.raises(fringe.ModelOutputError, match=r"expected boxes and classes \(B, N, 4 \+ C\)"):
         fringe.explain(Detector(lambda x: x, read="yolo"), image(), boxes=1)
+
+
+def test_a_place_is_needed():
+    with pytest.raises(InputError, match=r"one place of each input.*detector\.find\(x\)\.places"):
+        fringe.attribute(Detector(Grid(), read="yolo"), image(), method="ig")
+
+
+def test_a_detector_states_what_its_model_states():
+    net = Grid().float()
+    net.preprocessing, net.class_names = "resize=48x64,mean=0,std=1", NAMES
+    pixels = torch.randint(0, 256, (96, 128, 3), generator=torch.Generator().manual_seed(0)).byte().numpy()
+    result = fringe.explain(Detector(net, read="yolo"), pixels, boxes=1, method="ig")
+    assert result.values.shape == (1, 3, 48, 64)
+    assert result.context.class_names == (*NAMES, NOTHING)
 
 
 def test_a_detector_in_training_mode_is_put_back():

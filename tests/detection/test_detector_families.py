@@ -91,6 +91,14 @@ def test_boxes_of_transformers_are_those_of_its_own_processing(name):
     assert set(NAMES.values()) < set(result.context.class_names)
 
 
+@pytest.mark.parametrize("name", ["Detr", "ConditionalDetr", "DeformableDetr"])
+def test_queries_are_no_places_of_a_class_activation_map(name):
+    """Ten queries would fill a grid of 2 by 3 with four other tokens."""
+    result = fringe.explain(_transformers(name)[0], _photo(), boxes=1, method="gradcam")
+    assert "the layer is model.model." in result.advice[0]
+    assert "decoder" not in result.advice[0]
+
+
 def test_queries_that_are_chosen_anew_for_each_input_are_refused():
     transformers = import_transformers()
     config = transformers.DeformableDetrConfig(**{**_small(transformers), "two_stage": True, "with_box_refine": True})

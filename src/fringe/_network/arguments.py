@@ -138,7 +138,8 @@ class ForwardArguments:
             raise InputError(
                 f"got {type(kwargs).__name__}, expected a dictionary of names and values", argument="forward_kwargs"
             )
-        _refuse_numbers(kwargs or {}, "forward_kwargs")
+        if kwargs:
+            _refuse_numbers(kwargs, "forward_kwargs")
         values = {**dict[int | str, Any](enumerate(cast(Sequence[Any], args or ()))), **(kwargs or {})}
         by_row = {key for key, v in values.items() if isinstance(v, Tensor) and v.dim() and len(v) == batch}
         plain = {key: _plain(value.value if isinstance(value, Shared) else value) for key, value in values.items()}
@@ -187,10 +188,13 @@ class ForwardArguments:
         """Return the model's output at ``x`` (L, *S); arguments that belong to images must be those of ``x``."""
         x = x if self.tail is None else torch.cat([x, self.tail], -1)
         x = x if self.axes is None else self.axes.back(x)
-        given = list(zip(self.parts or (Part(None, ()),), split(x, self.parts), strict=True))
-        named = {part.name: tensor for part, tensor in given if part.name is not None}
+        first, named = [x], dict[str, Tensor]()
+        if self.parts:
+            given = list(zip(self.parts, split(x, self.parts), strict=True))
+            first = [tensor for part, tensor in given if part.name is None]
+            named = {part.name: tensor for part, tensor in given if part.name is not None}
         try:
-            return model(*(tensor for part, tensor in given if part.name is None), *self.args, **named, **self.kwargs)
+            return model(*first, *self.args, **named, **self.kwargs)
         except TypeError as error:
             if self.parts:
                 error.add_note(
@@ -290,9 +294,10 @@ def explained_inputs(
             argument="inputs",
             hint="add a batch axis with inputs[None] for a single one",
         )
-    require_order("ids", ids)
-    if ids is not None and len(ids) != len(x):
-        raise InputError(f"got {len(ids)} for {len(x)} images", argument="ids")
+    if ids is not None:
+        require_order("ids", ids)
+        if len(ids) != len(x):
+            raise InputError(f"got {len(ids)} for {len(x)} images", argument="ids")
     return _plain(x), ForwardArguments.of(len(x), args, kwargs, parts)
 
 

@@ -8,8 +8,8 @@ import operator
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import is_dataclass, replace
-from typing import Any, cast
+from dataclasses import dataclass, field, is_dataclass, replace
+from typing import Any, ClassVar, cast
 
 import torch
 from torch import Tensor, nn
@@ -166,24 +166,25 @@ class Recording:
             yield _copied(result, self._inputs, given)
 
 
+@dataclass(eq=False, repr=False)
 class CUDAGraphs:
-    """The recorded functions of a network, by the number of rows and more. They serve until the network changes."""
+    """The recorded functions of a network, by the number of rows and more. They serve until the network changes.
 
-    devices = ("cuda",)
-    recorder = Recording
+    Attributes:
+        devices: The types of devices on which functions are recorded.
+    """
 
-    def __init__(self) -> None:
-        self._recordings: dict[tuple[object, ...], Recording | None] = {}
-        self._visits = Counter[tuple[object, ...]]()
-        self._refused = self._is_plain = False
-        self._state: object = None
+    devices: ClassVar = ("cuda",)
+    recorder: ClassVar = Recording
+
+    _recordings: dict[tuple[object, ...], Recording | None] = field(default_factory=dict, init=False)
+    _visits: Counter[tuple[object, ...]] = field(default_factory=Counter, init=False)
+    _refused: bool = field(default=False, init=False)
+    _is_plain: bool = field(default=False, init=False)
+    _state: object = field(default=None, init=False)
 
     def __reduce__(self) -> Any:
         return CUDAGraphs, ()  # another process, or a copy of the model, records its own
-
-    def serve(self, device: torch.device) -> bool:
-        """Return whether functions are recorded on this device."""
-        return device.type in self.devices
 
     def _keep_current(self, network: Network) -> None:
         """Forget the recordings of other networks, and of this one if it has changed: they read its weights and copies
@@ -211,7 +212,7 @@ class CUDAGraphs:
         rows, device = len(inputs[0]), inputs[0].device
         if network.state is not self._state:  # another session
             self._keep_current(network)
-        if not (rows and self._is_plain and network.is_checked and self.serve(device)):
+        if not (rows and self._is_plain and network.is_checked and device.type in self.devices):
             return function(*arguments)
         size = max(rows, min(1 << (rows - 1).bit_length(), network.batch_size.on(device)))
         if size > MOST or max(x[0].nbytes for x in inputs) * size > MOST_BYTES:

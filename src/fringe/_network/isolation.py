@@ -44,9 +44,9 @@ def isolated(modules: Sequence[nn.Module], device: torch.device, mode: Mode) -> 
         if "torch._dynamo" in sys.modules:  # compiled functions have no second derivatives, and one backward pass
             stack.enter_context(torch.compiler.set_stance("force_eager"))
         _use_full_precision(stack)
-        _use_one_order(device, stack)
         every = list({id(child): child for module in modules for child in module.modules()}.values())
-        _use_native_recurrence(every, device, stack)
+        if device.type == "cuda":
+            _limit_cudnn(every, stack)
         _freeze(modules, every, mode, stack)
         yield
 
@@ -124,15 +124,11 @@ def set_tf32(allowed: bool) -> None:
         setting.fp32_precision = "tf32" if allowed else "ieee"
 
 
-def _use_one_order(device: torch.device, stack: contextlib.ExitStack) -> None:
-    """Sums of convolutions in the same order each time, so that the same call gives the same map, bit for bit."""
-    if device.type == "cuda":
-        _set(stack, torch.backends.cudnn, "deterministic", True)
-
-
-def _use_native_recurrence(modules: Sequence[nn.Module], device: torch.device, stack: contextlib.ExitStack) -> None:
-    """No cuDNN for a network with recurrent layers: its own have no gradients in evaluation mode."""
-    if device.type == "cuda" and any(isinstance(m, nn.RNNBase) for m in modules):
+def _limit_cudnn(modules: Sequence[nn.Module], stack: contextlib.ExitStack) -> None:
+    """Sums of convolutions in the same order each time, so that the same call gives the same map, bit for bit; and no
+    cuDNN for a network with recurrent layers: its own have no gradients in evaluation mode."""
+    _set(stack, torch.backends.cudnn, "deterministic", True)
+    if any(isinstance(m, nn.RNNBase) for m in modules):
         _set(stack, torch.backends.cudnn, "enabled", False)
 
 

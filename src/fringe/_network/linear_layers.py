@@ -11,7 +11,7 @@ Inside :class:`FoldedLayers` a batch normalisation is computed within the layer 
 """
 
 import contextlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Self, cast
@@ -38,7 +38,7 @@ class _Convolution(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> Any:
-        return _apply(_Transpose, grads[0], ctx.weight, ctx.geometry, ctx.activations), None, None, None
+        return _Transpose.apply(grads[0], ctx.weight, ctx.geometry, ctx.activations), None, None, None
 
 
 class _Transpose(torch.autograd.Function):
@@ -60,11 +60,7 @@ class _Transpose(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> Any:
-        return _apply(_Convolution, grads[0], ctx.weight, None, ctx.geometry), None, None, None
-
-
-def _apply(function: type[torch.autograd.Function], *args: Any) -> Tensor:
-    return cast(Callable[..., Tensor], function.apply)(*args)
+        return _Convolution.apply(grads[0], ctx.weight, None, ctx.geometry), None, None, None
 
 
 #: Arguments of both functions after the tensors that they are given always, in their order, with the defaults.
@@ -79,8 +75,10 @@ def _convolution(
     learnt = weight.requires_grad or (bias is not None and bias.requires_grad)
     if isinstance(options["padding"], str) or learnt or input.dim() != weight.dim():
         return plain(input, weight, bias, *args, **kwargs)
-    stride, padding, dilation = (_per_axis(options[name], weight.dim() - 2) for name in tuple(_CONVOLUTION)[:3])
-    return _apply(_Convolution, input, weight, bias, (stride, padding, dilation, options["groups"]))
+    axes, given = weight.dim() - 2, (options["stride"], options["padding"], options["dilation"])
+    each = ([value] if isinstance(value, int) else [*value] for value in given)
+    stride, padding, dilation = (values * axes if len(values) == 1 else values for values in each)
+    return cast(Tensor, _Convolution.apply(input, weight, bias, (stride, padding, dilation, options["groups"])))
 
 
 def _batch_norm(
@@ -100,11 +98,6 @@ def _batch_norm(
     shift = -running_mean * scale if bias is None else bias - running_mean * scale
     shape = (1, -1, *[1] * (input.dim() - 2))
     return torch.addcmul(shift.view(shape), input, scale.view(shape))
-
-
-def _per_axis(value: int | Sequence[int], axes: int) -> list[int]:
-    values = [value] if isinstance(value, int) else list(value)
-    return values * axes if len(values) == 1 else values
 
 
 _ATEN = torch.ops.aten  # what exported programs call, decomposed ones included

@@ -82,9 +82,12 @@ class Linearisation:
         device = self._x.device  # backward passes, too, follow the caller's modes otherwise
         with self._network.session(device), self._network.backward(device):
             u = detached(cotangent).requires_grad_(first)
+            # given a gradient of the outputs, PyTorch would import its compiler's algebra, which takes longer than most
+            # maps of one image: the gradient of <F, u> has the same bits
+            paired = (self._logits * u).sum()
             try:
                 (product,) = torch.autograd.grad(
-                    _paired(self._logits, u), self._x, retain_graph=True, create_graph=first, materialize_grads=True
+                    paired, self._x, retain_graph=True, create_graph=first, materialize_grads=True
                 )
             except RuntimeError as error:
                 if "heckpoint" not in str(error):
@@ -128,9 +131,8 @@ class Linearisation:
         tangent = tangent.contiguous(memory_format=self._network.layout(tangent))
         try:
             with self._network.session(self._x.device), self._network.rounding():
-                (column,) = torch.autograd.grad(
-                    _paired(product, detached(tangent)), u, retain_graph=True, allow_unused=True
-                )
+                paired = (product * detached(tangent)).sum()
+                (column,) = torch.autograd.grad(paired, u, retain_graph=True, allow_unused=True)
         except RuntimeError as error:
             if is_machine_error(error):
                 raise
@@ -169,9 +171,3 @@ class Linearisation:
                     hint="replace the operation it names",
                 ) from error
         return column.detach()
-
-
-def _paired(outputs: Tensor, cotangent: Tensor) -> Tensor:
-    """The scalar whose gradient is the product with ``cotangent``, to the same bits: given a gradient of the outputs,
-    PyTorch imports its compiler's algebra, which takes longer than most maps of one image."""
-    return (outputs * cotangent).sum()

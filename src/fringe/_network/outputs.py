@@ -70,7 +70,8 @@ def as_score(function: ScoreFunction, output: Any, batch: int) -> Tensor:
         message = f"it returned {_describe(score)} for {batch} inputs, expected a tensor ({batch},)"
         hint = f"return one number for each, as in lambda y: y[:, 0]; {SCORE_OF_OUTPUTS}"
         raise InputError(message, argument="score", hint=hint)
-    _check_dtype(score, "score", "its value")
+    if score.dtype not in _DTYPES:
+        raise _wrong_dtype(score, "score", "its value")
     return score[:, None]
 
 
@@ -128,10 +129,11 @@ def as_logits(output: Any, batch: int, kind: AnyOutput, *, check: bool = True) -
     ``"numbers"``, which also takes one number (B, 1) or (B,) for each input. ``check=False`` leaves these checks out,
     which read numbers back from the device.
     """
-    logits = _select(output, check)
+    logits = output if isinstance(output, Tensor) else _select(output, check)
     if kind == "numbers" and tuple(logits.shape) == (batch,):
         logits = logits[:, None]
-    _check_dtype(logits, "model", "its output")
+    if logits.dtype not in _DTYPES:
+        raise _wrong_dtype(logits, "model", "its output")
     if kind != "numbers" and tuple(logits.shape) in ((batch, 1), (batch,)):
         is_class = bool((logits.detach() == logits.detach().round()).all())
         raise ModelOutputError(
@@ -185,10 +187,12 @@ def as_logits(output: Any, batch: int, kind: AnyOutput, *, check: bool = True) -
     return logits
 
 
-def _check_dtype(values: Tensor, argument: str, what: str) -> None:
-    """Refuse numbers that have no gradient, or too few digits, with what helps against each."""
-    if values.is_floating_point() and values.dtype not in (torch.float16, torch.bfloat16):
-        return
+#: Types of numbers that have a gradient, and enough digits.
+_DTYPES = (torch.float32, torch.float64)
+
+
+def _wrong_dtype(values: Tensor, argument: str, what: str) -> ModelOutputError:
+    """The error of other numbers, with what helps against each."""
     if values.is_complex():
         remedy = "Return a real number of each, such as the absolute value"
     elif not values.is_floating_point():
@@ -199,7 +203,9 @@ def _check_dtype(values: Tensor, argument: str, what: str) -> None:
             "a float32 copy), wrap the callable so that it computes in float32, or switch off torch.autocast inside "
             "its forward"
         )
-    raise ModelOutputError(f"{what} has dtype {values.dtype}; expected float32 or float64. {remedy}", argument=argument)
+    return ModelOutputError(
+        f"{what} has dtype {values.dtype}; expected float32 or float64. {remedy}", argument=argument
+    )
 
 
 def refuse_independent_labels(model: Any) -> None:
@@ -231,8 +237,7 @@ def _choice(logits: str) -> str:
 
 
 def _select(output: Any, check: bool) -> Tensor:
-    if isinstance(output, Tensor):
-        return output
+    """The logits in a mapping, a sequence or an object."""
     named = getattr(output, "logits", None)
     parts: dict[str, Any] = {}
     is_named = isinstance(output, Mapping)
@@ -293,7 +298,8 @@ class BinaryClassifier(nn.Module):
 
     def forward(self, *args: Any, **kwargs: Any) -> Tensor:
         """Return logits (B, 2) of the model called with these arguments."""
-        z = _select(self.model(*args, **kwargs), check=False)
+        output: Any = self.model(*args, **kwargs)
+        z = output if isinstance(output, Tensor) else _select(output, check=False)
         z = z.reshape(z.shape[0], 1)
         if self.output == "probability":
             z = torch.logit(z, eps=torch.finfo(z.dtype).eps)

@@ -121,15 +121,13 @@ class BatchSize:
         """Bound the first pass on inputs (B, *S) of a new shape by their size; return whether it is to be measured."""
         if self._size is not None or x.device.type == "cuda" or x.shape[1:] == self._shape or not len(x):
             return False
-        self._shape, self._fits = x.shape[1:], _within(FIRST_BYTES, x[0].nbytes)
+        self._shape, self._fits = x.shape[1:], _START["cpu"]
+        self.bound(FIRST_BYTES, x[0].nbytes)
         return True
 
-    @contextlib.contextmanager
-    def measured(self, count: int) -> Generator[None]:
-        """Bound later passes by what the operations of this one, on ``count`` inputs, return."""
-        with _Returned() as returned:
-            yield
-        self._fits = min(self._fits, _within(PASS_BYTES, returned.bytes // count))
+    def bound(self, limit: int, each: int) -> None:
+        """Bound passes on a CPU: inputs of so many bytes ``each`` stay within a limit, but for one."""
+        self._fits = max(1, min(self._fits, limit // max(each, 1)))
 
     def halve(self, device: torch.device, error: Exception) -> None:
         """Halve the bound; re-raise ``error`` if one image already is too much, or if memory is not its cause. A
@@ -175,9 +173,7 @@ class _Returned(TorchFunctionMode):
     """Counts the bytes that functions of PyTorch return: about what a graph keeps for its backward pass. (A mode that
     sees each operation would import PyTorch's compiler, which takes seconds.)"""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.bytes = 0
+    bytes = 0
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
@@ -185,11 +181,6 @@ class _Returned(TorchFunctionMode):
             is_new = isinstance(value, Tensor) and not (value._is_view() or any(value is a for a in args))
             self.bytes += value.nbytes if is_new else 0
         return result
-
-
-def _within(limit: int, each: int) -> int:
-    """How many of a size fit within a limit: at least one, at most as many as are worth it on a CPU."""
-    return max(1, min(_START["cpu"], limit // max(each, 1)))
 
 
 class Network:
@@ -211,7 +202,7 @@ class Network:
         self.jvp_mode: Literal["double_backward", "forward", "none"] = "double_backward"
         self.channels_last = set[torch.Size]()  # of inputs that give the same in this layout, as verify saw
         parts = self.module.modules() if self.module is not None else [self.model]
-        self._scripted = any(isinstance(part, (torch.jit.ScriptModule, torch.jit.ScriptFunction)) for part in parts)
+        self.is_scripted = any(isinstance(part, (torch.jit.ScriptModule, torch.jit.ScriptFunction)) for part in parts)
         self.tf32 = False  # whether float32 products in the network may be rounded to 10 bits on a GPU
         self.linear_layers = True  # whether graphs for Jacobian-vector products replace layers, see LinearLayers
         self.smooth_rectifiers = True  # whether their slopes can be smooth, see Rectifiers
@@ -223,8 +214,7 @@ class Network:
         self._tensors: list[Tensor] = []
         self.verified = set[object]()  # what fringe.paths.verify need not check again while the state is the same
         self.verified_point: Any = None  # the expansion at the only image that was verified, until the next one is made
-        self._depth = 0
-        self._checked = False
+        self._is_open = self._checked = False
         self._classes = dict[int, int]()  # how many there are, by the id of what ran in an open session
 
     def with_model(self, model: nn.Module) -> Self:
@@ -232,7 +222,7 @@ class Network:
         size and mode, with a count of its own."""
         other = copy.copy(self)
         other.model = other.module = model
-        other.passes, other._depth, other._checked = PassCounts(), 0, False
+        other.passes, other._is_open, other._checked = PassCounts(), False, False
         other.state, other.verified, other.folds = None, set(), None
         other.channels_last = set(self.channels_last)
         other.output = "logits" if self.output == "auto" else self.output  # the kind was checked on this network
@@ -247,27 +237,21 @@ class Network:
         then has to wait.
         """
         with _ONE_THREAD:
-            if self._depth:
+            if self._is_open:
                 yield
-            else:
-                with self._opened(device):
+                return
+            before, self.state = self.state, self._read_state()
+            if self.state != before:
+                self.verified.clear()
+                self.channels_last.clear()
+                self.folds = None
+            self._is_open, self._checked, self._classes = True, False, {}
+            try:
+                reached = reached_modules(self.model, self.score_function, self.choose_output)
+                with float64_on(device), isolated(reached, device, self.mode):
                     yield
-
-    @contextlib.contextmanager
-    def _opened(self, device: torch.device) -> Generator[None]:
-        before, self.state = self.state, self._read_state()
-        if self.state != before:
-            self.verified.clear()
-            self.channels_last.clear()
-            self.folds = None
-        self._depth += 1
-        self._checked, self._classes = False, {}
-        try:
-            reached = reached_modules(self.model, self.score_function, self.choose_output)
-            with float64_on(device), isolated(reached, device, self.mode):
-                yield
-        finally:
-            self._depth, self.verified_point = self._depth - 1, None
+            finally:
+                self._is_open, self.verified_point = False, None
 
     def _read_state(self) -> object:
         """What is equal to that of an earlier session if the network is the same; a function tells nothing."""
@@ -284,12 +268,7 @@ class Network:
     @property
     def is_checked(self) -> bool:
         """Whether a session is open, and its outputs are checked."""
-        return self._depth > 0 and self._checked
-
-    @property
-    def has_smooth_slopes(self) -> bool:
-        """Whether products may take smooth slopes of rectifiers: those of TorchScript are out of reach."""
-        return self.smooth_rectifiers and not self._scripted
+        return self._is_open and self._checked
 
     @contextlib.contextmanager
     def rounding(self) -> Generator[None]:
@@ -315,26 +294,28 @@ class Network:
     @contextlib.contextmanager
     def backward(self, device: torch.device) -> Generator[None]:
         """Return the context of a backward pass through logits of :meth:`evaluate`."""
-        layouts = BackwardLayouts() if self._scripted and device.type == "cpu" else contextlib.nullcontext()
+        layouts = BackwardLayouts() if self.is_scripted and device.type == "cpu" else contextlib.nullcontext()
         with self.rounding(), layouts:
             yield
 
-    def logits(self, x: Tensor, arguments: ForwardArguments = NO_ARGUMENTS) -> Tensor:
+    def logits(self, x: Tensor, arguments: ForwardArguments = NO_ARGUMENTS, *, as_given: bool = False) -> Tensor:
         """Compute logits without a graph, in chunks of the batch size.
 
         Args:
             x: Inputs (B, *S).
             arguments: Further arguments of the model.
+            as_given: Whether inputs keep the caller's memory layout: what :func:`fringe.paths.verify` compares others
+                with. They have the same bits whether that is known or not.
 
         Returns:
             Logits (B, C).
         """
         x = self._validate_inputs(x)
-        measured = [self.batch_size.begin(x)]
+        is_new = [self.batch_size.begin(x)]
 
         def forward(part: Tensor, rows: Tensor) -> Tensor:
-            first = measured.pop() if measured else False
-            plain = self.find_folds(part[:1], arguments.select(rows[:1]))
+            first = is_new.pop() if is_new else False
+            plain = self.find_folds(part[:1], arguments.select(rows[:1])) if self.fold_batch_norm else None
             with torch.no_grad():
                 logits = self.evaluate(part, arguments.select(rows), measured=first)
                 if plain is not None and not self.keep_folds(logits[:1], plain):
@@ -342,15 +323,10 @@ class Network:
                 return logits
 
         with self.session(x.device):
-            return self.batch_size.map(forward, x, torch.arange(len(x), device=x.device))
-
-    def logits_as_given(self, x: Tensor, arguments: ForwardArguments = NO_ARGUMENTS) -> Tensor:
-        """Compute :meth:`logits` in the caller's memory layout: what :func:`fringe.paths.verify` compares others with.
-        They have the same bits whether that is known or not."""
-        with self.session(x.device):
-            known, self.channels_last = self.channels_last, set()
+            known = self.channels_last
+            self.channels_last = set() if as_given else known
             try:
-                return self.logits(x, arguments)
+                return self.batch_size.map(forward, x, torch.arange(len(x), device=x.device))
             finally:
                 self.channels_last = known
 
@@ -366,12 +342,14 @@ class Network:
         """Return logits (B, C) as the model gives them, graph included: one counted forward pass in an open session.
 
         With ``tangents`` the backward pass will be differentiated, with ``smooth`` that of rectifiers may take a smooth
-        slope, with ``measured`` the pass bounds later ones.
+        slope, with ``measured`` what the operations of the pass return bounds later ones.
         """
         self.passes.forward += x.shape[0]
         try:
-            with self.batch_size.measured(len(x)) if measured else contextlib.nullcontext():
+            with _Returned() if measured else contextlib.nullcontext() as returned:
                 output = with_tensors(self._computed(x, arguments, tangents, smooth), x.device)
+            if returned is not None:
+                self.batch_size.bound(PASS_BYTES, returned.bytes // len(x))
         except (StopIteration, RecursionError) as error:  # a generator around would take the former for its own end
             message = f"it ends in {type(error).__name__}{line_of(error)}"
             raise ModelError(message, argument="model", hint="call it with one input, and mend that") from error
@@ -385,7 +363,15 @@ class Network:
             )
             raise
         if self.score_function is not None:
-            return self._laid_out(as_score(self.score_function, output, x.shape[0]))
+            logits = as_score(self.score_function, output, x.shape[0])
+        else:
+            logits = self._read_logits(output, x, arguments)
+        if self.readable_graph and logits.device.type == "cpu":
+            keep_gradient_layouts(logits)
+        return logits
+
+    def _read_logits(self, output: Any, x: Tensor, arguments: ForwardArguments) -> Tensor:
+        """The logits in what the model returned for ``x``, checked at the first pass of a session."""
         try:
             logits = self.logits_of(output, x.shape[0], check=not self._checked)
         except ModelOutputError as error:
@@ -400,7 +386,7 @@ class Network:
             hint = "return logits of the same classes for every input and in every call"
             raise ModelOutputError(message, argument="model", hint=arguments.hint if arguments.by_row else hint)
         self._checked = True
-        return self._laid_out(logits)
+        return logits
 
     def logits_of(self, output: Any, batch: int, *, check: bool) -> Tensor:
         """Return the logits (B, C) in what the model returned, see :func:`as_logits`."""
@@ -428,11 +414,6 @@ class Network:
             self.readable_graph = False
         return self._computed(x, arguments, tangents, smooth)
 
-    def _laid_out(self, logits: Tensor) -> Tensor:
-        if self.readable_graph and logits.device.type == "cpu":
-            keep_gradient_layouts(logits)
-        return logits
-
     def reads_sequences_first(self, x: Tensor) -> bool:
         """Return whether layers of the module take sequences (L, B, F), and not such inputs (B, L, F)."""
         modules = () if self.module is None or x.dim() != 3 else self.module.modules()
@@ -446,7 +427,7 @@ class Network:
         """Return whether the module of an open session is all that runs, as Python code: nothing tells what else a
         function does."""
         alone = self.model is self.module and self.score_function is None
-        return alone and not self._scripted and not self.has_hooks()
+        return alone and not self.is_scripted and not self.has_hooks()
 
     def find_folds(self, x: Tensor, arguments: ForwardArguments) -> Tensor | None:
         """Find what can be folded, once for a network, by a pass of the input ``x`` (1, *S). Returns its logits without
@@ -455,7 +436,7 @@ class Network:
             return None
         self.folds = {}
         norms = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
-        if not self.fold_batch_norm or self._scripted or not any(isinstance(m, norms) for m in self._modules):
+        if self.is_scripted or not any(isinstance(m, norms) for m in self._modules):
             return None
         if self.has_hooks() or not len(x):
             return None

@@ -119,8 +119,8 @@ def first_paragraph(doc: str | None) -> str:
 
 
 def counted(number: int, noun: str) -> str:
-    """A number of things, such as ``1 image`` or ``3 images``."""
-    return f"{number} {noun}{'' if number == 1 else 's'}"
+    """A number of things, such as ``1 image``, ``3 images`` or ``3 boxes``."""
+    return f"{number} {noun}{'' if number == 1 else 'es' if noun.endswith('x') else 's'}"
 
 
 def to_json(document: Mapping[str, Any]) -> str:

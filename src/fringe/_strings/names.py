@@ -125,17 +125,21 @@ _CAPTUM = {
 
 def hint_unknown(function: Callable[P, R]) -> Callable[P, R]:
     """Decorate a function: the TypeError for an argument that it does not have says what to write instead."""
-    known = list(inspect.signature(function).parameters)
+    known = inspect.signature(function).parameters.keys()
 
     @functools.wraps(function)
     def call(*args: P.args, **kwargs: P.kwargs) -> R:
-        for name in kwargs:
-            if name not in known:
-                hint = _CAPTUM.get(name) or did_you_mean(name, known) or _SETTING
-                raise TypeError(f"{function.__qualname__.removesuffix('.__init__')}() has no argument {name!r}; {hint}")
+        if unknown := [name for name in kwargs if name not in known]:
+            raise unknown_argument(function.__qualname__, unknown[0], known)
         return function(*args, **kwargs)
 
     return call
+
+
+def unknown_argument(function: str, name: str, known: Iterable[str]) -> TypeError:
+    """Return the error for an argument that a function does not have: it says what to write instead."""
+    hint = _CAPTUM.get(name) or did_you_mean(name, known) or _SETTING
+    return TypeError(f"{function}() has no argument {name!r}; {hint}")
 
 
 #: The registered methods: name to class. ``METHODS`` of ``fringe.attribution`` is this dictionary.

@@ -23,20 +23,22 @@ from fringe.app._spec import AppSpec
 from fringe.attribution import METHODS, Attribution, Attributor, Context, get_method
 from fringe.classifier import Classifier
 from fringe.data import PHOTOS, SOURCE, find_inputs, open_image
-from fringe.detection import LEAST, Detector, is_detector
+from fringe.detection import LEAST, Detector, as_detector
 from fringe.errors import FringeError, ImageError, InputError, is_machine_error, warn_caller
 from fringe.evaluation import Comparison, compare, tidy
 from fringe.explanations import explain
-from fringe.metrics import ROAD, Insertion, Metric, SignedInsertion
+from fringe.metrics import ROAD, Insertion, Metric, OcclusionAgreement, SignedInsertion
 from fringe.models import EFFICIENTNET, LoadedModel, load_model, resolve_device
 from fringe.page import page_text
 
-#: Scores of a comparison: the two that tell methods from controls on photographs, also with so few steps, and the most
-#: common one, which does not (docs/results/validity.md). The page says what each can tell (app.html.j2).
+#: Scores of a comparison: the two that tell methods from controls on photographs, also with so few steps, the most
+#: common one, which does not (docs/results/validity.md), and what occlusion says, whose passes all maps share. The page
+#: says what each can tell (app.html.j2).
 METRICS: Mapping[str, Metric] = {
     "road": ROAD(shares=(0.1, 0.3, 0.5)),
     "signed_insertion": SignedInsertion(steps=16),
     "insertion": Insertion(steps=16),
+    "occlusion_agreement": OcclusionAgreement(),
 }
 #: Pixels of a model's input, after its preprocessing.
 MAX_INPUT_PIXELS = 1_500_000
@@ -81,7 +83,7 @@ class Service:
     """
 
     def __init__(self, models: Mapping[str, LoadedModel], folder: Path, spec: AppSpec):
-        self.models = {name: _as_detector(loaded) for name, loaded in models.items()}
+        self.models = {name: replace(loaded, module=as_detector(loaded.module)) for name, loaded in models.items()}
         self.spec = spec
         self.methods = dict[str, str]()  # titles of those that need only the image, each with its other versions
         for method in sorted(METHODS, key=lambda name: (name != "fringe", METHODS[name].title)):
@@ -312,10 +314,3 @@ def _renamed(context: Context | None, name: str, model: str) -> Context:
     """The context with the names shown to people instead of specs, which may contain a path of this machine."""
     assert context is not None
     return replace(context, ids=(name,) * len(context.ids), model=model)
-
-
-def _as_detector(loaded: LoadedModel) -> LoadedModel:
-    """A model that is a detector, as one whose boxes are explained."""
-    if isinstance(loaded.module, Detector) or not is_detector(loaded.module):
-        return loaded
-    return replace(loaded, module=Detector(loaded.module).eval())

@@ -16,6 +16,7 @@ from fringe._network.outputs import refuse_captured
 from fringe._numbers.rng import KeyedGenerator
 from fringe._strings.names import hint_unknown
 from fringe._strings.progress import shown
+from fringe.attribution._agreement import probed
 from fringe.attribution._base import (
     SEVERITY,
     Attribution,
@@ -64,6 +65,7 @@ def attribute(
     score: Score | ScoreFunction | None = None,
     batch_size: int | Literal["auto"] | None = None,
     seed: int = 0,
+    probe: bool = False,
     telemetry: bool | int = False,
     bad_images: OnBad = "raise",
     progress: bool | Progress | None = None,
@@ -99,6 +101,10 @@ def attribute(
             returns for B inputs, with one number (B,) for each. A Classifier has its own.
         batch_size: Images in one pass, as of :class:`Classifier` (default: automatic). A Classifier has its own.
         seed: Keys all randomness, together with the images' ``ids``.
+        probe: Whether to ask occlusion what it says of each map: ``result.agreement``. Parts are removed one at a time
+            (replaced by the ``baseline``, or by the mean of each channel), at a forward pass each: 25 and on two other
+            grids 65 of an image, 16 of a series, 27 of a volume, one for each word or column (64 at most).
+            ``feature_mask`` sets other parts.
         telemetry: Whether to record each image's path. True keeps 6 of its points as images; an integer (at least 2)
             keeps that many. The forward passes for the predictions at these points are not counted in ``passes``.
         bad_images: With ``"mark"``, an image with NaN in it or in its logits gets a NaN map and the verdict
@@ -107,7 +113,8 @@ def attribute(
         baseline: A number, or a tensor that broadcasts to the inputs; it replaces the method's own baseline. For
             several tensors, a number, or one or a tensor for each of them in the same form as the inputs.
         feature_mask: Numbers that broadcast to the inputs, in the same form: entries with the same one are replaced
-            together, by ``captum:occlusion`` in place of windows, by ``captum:kernel_shap`` in place of superpixels.
+            together, by ``probe``, by ``captum:occlusion`` in place of windows, by ``captum:kernel_shap`` in place of
+            superpixels.
         space: The valid range of inputs, and reference images for the methods that need them; of several tensors, in
             tuples or dictionaries, too.
         ids: Names (B) of the images. Without them an image is identified by its content, so that a map never depends on
@@ -139,6 +146,7 @@ def attribute(
             return _of_batches(Classifier.of(model, score, batch_size), inputs, options, report)
     chosen = get_method(method)
     require(bad_images in get_args(OnBad), "bad_images", bad_images, "'raise' or 'mark'")
+    require(type(probe) is bool, "probe", probe, "true or false")
     if type(telemetry) is not bool and (type(telemetry) is not int or telemetry < 2):
         raise InputError(f"got {telemetry!r}, expected true, false or at least 2", argument="telemetry")
     classifier = Classifier.of(model, score, batch_size)
@@ -152,9 +160,11 @@ def attribute(
     if classifier.score_function is not None:
         given = inputs.values() if isinstance(inputs, Mapping) else inputs if isinstance(inputs, tuple) else (inputs,)
         refuse_captured(classifier.score_function, [one for one in given if isinstance(one, Tensor) and len(one)])
-    baseline = arguments.joined(baseline, x, x.shape[:1], "baseline")
-    start, moved = _baseline(chosen, baseline, x), None
-    features = _features(chosen, arguments.joined(feature_mask, x, x.shape[:1], "feature_mask"), x)
+    start = features = moved = None
+    if baseline is not None:
+        start = _baseline(chosen, arguments.joined(baseline, x, x.shape[:1], "baseline"), x)
+    if feature_mask is not None:
+        features = _features(chosen, arguments.joined(feature_mask, x, x.shape[:1], "feature_mask"), x, probe)
     if axes is None:
         _warn_of_axes(classifier, x)
     else:
@@ -178,9 +188,10 @@ def attribute(
                 forward_args=arguments,
                 ids=None if ids is None else tuple(map(str, ids)),
                 rng=KeyedGenerator(seed),
-                domain=space or InputSpace(),
+                domain=space,
                 baseline=start,
                 feature_mask=features,
+                probe=probe,
                 record_path=telemetry,
                 progress=report,
                 total=len(x),
@@ -203,7 +214,8 @@ def attribute(
                 known = {name: v for name, v in result.diagnostics.items() if name not in _OF_PREDICTIONS}
                 result = dataclasses.replace(result, diagnostics=known)
             result = dataclasses.replace(result, passes=passes, contrast=part.contrast, parts=arguments.parts)
-            result = _with_probabilities(result, part)
+            if result.trajectory is not None and classifier.has_classes:
+                result = dataclasses.replace(result, trajectory=_with_probabilities(result.trajectory, part))
         else:
             result = dataclasses.replace(_nothing(chosen, problem), passes=classifier.passes.since(before))
             result = dataclasses.replace(result, parts=arguments.parts)
@@ -226,21 +238,25 @@ def explain_problem(method: Attributor, problem: Problem) -> Attribution:
             return _padded(explain_problem(method, part), problem, rows)
 
         return explain_by_size(of_one_length, problem.lengths, problem.progress)
-    if problem.target.dim() == 1 or method.many_targets:
-        return mark_steps(method, _made(method, problem), problem)
+    result = _made(method, problem) if problem.target.dim() == 1 or method.many_targets else _by_class(method, problem)
+    result = mark_steps(method, result, problem)
+    return probed(result, problem) if problem.probe else result
+
+
+def _by_class(method: Attributor, problem: Problem) -> Attribution:
+    """Maps (B, K, *S) of a method with a path for each class."""
     batch, classes = problem.target.shape
     result = _of_each_class(method, problem)
     rows = [range(i, i + classes) for i in range(0, batch * classes, classes)]
     residual: list[float] = result.completeness_residual.tolist()
     worst = [max(row, key=lambda k: (SEVERITY.index(result.verdict[k]), residual[k])) for row in rows]
-    several = dataclasses.replace(
+    return dataclasses.replace(
         result.map_tensors(lambda column: column.view(batch, classes, *column.shape[1:])),
         verdict=tuple(result.verdict[k] for k in worst),
         advice=tuple(result.advice[k] for k in worst),
         trajectory=None if result.trajectory is None else result.trajectory[::classes],
         class_verdicts=tuple(tuple((result.verdict[k], result.advice[k]) for k in row) for row in rows),
     )
-    return mark_steps(method, several, problem)
 
 
 def _of_each_class(method: Attributor, problem: Problem) -> Attribution:
@@ -281,23 +297,19 @@ def _made(method: Attributor, problem: Problem) -> Attribution:
     return result
 
 
-def _with_probabilities(result: Attribution, problem: Problem) -> Attribution:
-    """The result with what the model predicts at the stored points of each path."""
-    if result.trajectory is None or not problem.model.has_classes:
-        return result
+def _with_probabilities(trajectories: Sequence[Trajectory | None], problem: Problem) -> tuple[Trajectory | None, ...]:
+    """The paths with what the model predicts at the stored points of each."""
     paths: list[Trajectory | None] = []
-    for image, path in enumerate(result.trajectory):
+    for image, path in enumerate(trajectories):
         if path is not None:
             rows = torch.full((len(path.snapshots),), image, device=problem.inputs.device)
             logits = problem.forward(path.snapshots.to(problem.inputs), rows)
             path = dataclasses.replace(path, probabilities=log_probabilities(logits).exp().cpu())
         paths.append(path)
-    return dataclasses.replace(result, trajectory=tuple(paths))
+    return tuple(paths)
 
 
-def _baseline(method: Attributor, baseline: Any, x: Tensor) -> Tensor | None:
-    if baseline is None:
-        return None
+def _baseline(method: Attributor, baseline: Any, x: Tensor) -> Tensor:
     if not method.accepts_baseline:
         raise InputError(f"the method {method.name!r} does not begin at one", argument="baseline", hint="leave it out")
     if isinstance(baseline, str):
@@ -321,12 +333,12 @@ def _wide(given: Any, x: Tensor, argument: str) -> Tensor:
     return value
 
 
-def _features(method: Attributor, mask: Any, x: Tensor) -> Tensor | None:
+def _features(method: Attributor, mask: Any, x: Tensor, probe: bool) -> Tensor:
     """The numbers (B, *S) of features, from 0 on."""
-    if mask is not None and not getattr(method, "takes_feature_mask", False):
-        hint = "leave it out, or choose captum:occlusion or captum:kernel_shap"
+    if not probe and not getattr(method, "takes_feature_mask", False):
+        hint = "leave it out, choose captum:occlusion or captum:kernel_shap, or pass probe=True"
         raise InputError(f"the method {method.label} replaces no features", argument="feature_mask", hint=hint)
-    return None if mask is None else _wide(mask, x, "feature_mask").unique(return_inverse=True)[1]
+    return _wide(mask, x, "feature_mask").unique(return_inverse=True)[1]
 
 
 def _fault_error(fault: list[Verdict | None]) -> InputError:

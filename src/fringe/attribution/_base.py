@@ -121,6 +121,9 @@ class Attribution(Views):
         context: The inputs as a person reads them; :func:`fringe.explain` adds it.
         class_verdicts: Verdict and advice of each of K classes (B, K); empty for one class per image.
         contrast: Classes (B,) whose score is subtracted from that of the target, if the call named any.
+        agreement: What occlusion says of each map (B,), from -1 to 1, if the call asked for it (``probe``): the
+            correlation of the map's sums over parts of the input with what the score loses without each part. NaN where
+            it is undefined. docs/trust.md says what it is worth.
         region: Weights (B, 1, H, W) of the focus, of images: 1 where the path moves freely, 0 for an unfocused path.
         parts: Names and shapes of the explained tensors, if the inputs were a tuple or a dictionary; ``maps`` has the
             map of each.
@@ -213,20 +216,24 @@ class Attribution(Views):
         context = None if self.context is None else self.context.map_tensors(function)
         return dataclasses.replace(self, **tensors, diagnostics=diagnostics, context=context)
 
-    def noted(self, notes: Sequence[str]) -> "Attribution":
+    def noted(self, notes: Sequence[str], of_classes: Sequence[Sequence[str]] | None = None) -> "Attribution":
         """Add a note to the advice on each image, and on each of its classes.
 
         Args:
             notes: The notes (B).
+            of_classes: Those of K classes (B, K); None: the same.
 
         Returns:
             The attribution with them.
         """
-        rows = zip(self.class_verdicts, notes, strict=True) if self.class_verdicts else ()
+        each = of_classes or [[note] * len(row) for note, row in zip(notes, self.class_verdicts, strict=False)]
+        rows = zip(self.class_verdicts, each, strict=True) if self.class_verdicts else ()
         return dataclasses.replace(
             self,
             advice=tuple(f"{why}; {note}" for why, note in zip(self.advice, notes, strict=True)),
-            class_verdicts=tuple(tuple((v, f"{why}; {note}") for v, why in row) for row, note in rows),
+            class_verdicts=tuple(
+                tuple((v, f"{why}; {note}") for (v, why), note in zip(*row, strict=True)) for row in rows
+            ),
         )
 
     def select(self, images: Sequence[int]) -> "Attribution":
@@ -251,7 +258,7 @@ class Attribution(Views):
     def _tensors(self) -> dict[str, Tensor]:
         """The tensors with a leading B, by name."""
         names = ("values", "target", "score", "endpoint_score", "completeness_gap", "completeness_residual")
-        names += ("contrast", "region")
+        names += ("contrast", "agreement", "region")
         return {name: column for name in names if (column := getattr(self, name)) is not None}
 
     @staticmethod
@@ -344,7 +351,7 @@ def _fits(result: Attribution) -> bool:
     size, context = len(result.target), result.context
     columns = [result.values, result.score, result.endpoint_score, result.completeness_gap]
     columns += [result.completeness_residual, *result.diagnostics.values()]
-    columns += [] if result.region is None else [result.region]
+    columns += [one for one in (result.region, result.agreement) if one is not None]
     rows = [*map(len, columns), len(result.verdict), len(result.advice)]
     rows += [len(part) for part in (result.trajectory, result.class_verdicts or None) if part is not None]
     shape = (size, *result.values.shape[result.target.dim() :])

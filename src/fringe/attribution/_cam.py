@@ -37,10 +37,10 @@ def find_cam_layer(problem: Problem, name: str = "auto") -> nn.Module | None:
 
     It is the last layer with weights whose activations lie at more than one position in space and reach the score, or
     the last module after it with the same positions, such as its activation function; not the head that a detector
-    applies to several grids, if there is another layer. Activations are (B, C, *grid),
-    channels last, or tokens (B, N, C) of patches, after those of the class and registers. In the last block of a
-    vision transformer that reads the class token alone, it is the first normalisation. Costs a forward and a
-    backward pass of one image, unless the layer is named.
+    applies to several grids, if there is another layer, nor one whose activations are the answers of places, such as
+    the head of a detector of one grid. Activations are (B, C, *grid), channels last, or tokens (B, N, C) of patches,
+    after those of the class and registers. In the last block of a vision transformer that reads the class token alone,
+    it is the first normalisation. Costs a forward and a backward pass of one image, unless the layer is named.
 
     Args:
         problem: The images and the model. Its session is open.
@@ -70,8 +70,9 @@ def find_cam_layer(problem: Problem, name: str = "auto") -> nn.Module | None:
     x = leaf(problem.inputs[:1])
     with problem.model.session(x.device), _hooked(modules.values(), note):
         logits = problem.model.evaluate(x, problem.forward_args.select(problem.every_row[:1]))
-    # linear layers of tokens give queries, keys and values, too
-    maps = [(m, z) for m, z in ran if z.requires_grad and type(m) is not nn.Linear and _in_space(z, x) is not None]
+    # linear layers of tokens give queries, keys and values, too; and a detector may have queries in place of patches
+    aside = set(getattr(network, "queries", ())) | {m for m in modules.values() if type(m) is nn.Linear}
+    maps = [(m, z) for m, z in ran if z.requires_grad and m not in aside and _in_space(z, x) is not None]
     if not maps or not logits.requires_grad:
         return None
     cotangent = torch.linspace(1, 2, logits.shape[1], dtype=logits.dtype, device=x.device)[None]  # of all classes
@@ -80,7 +81,7 @@ def find_cam_layer(problem: Problem, name: str = "auto") -> nn.Module | None:
     reach = [
         (module, cast(Tensor, _in_space(z, x)))
         for (module, z), g in zip(maps, gradients, strict=True)
-        if bool((cast(Tensor, _in_space(g, x)) != 0).any())
+        if bool((cast(Tensor, _in_space(g, x)) != 0).any()) and not _is_answer(problem, logits, z, g)
     ]
     runs = Counter(id(module) for module, _ in ran)
     grids = Counter(module for module, _ in {(id(m), cast(Tensor, _in_space(z, x)).shape[2:]) for m, z in maps})
@@ -92,6 +93,15 @@ def find_cam_layer(problem: Problem, name: str = "auto") -> nn.Module | None:
     same = [module for module, z in reach[last:] if z.shape[2:] == reach[last][1].shape[2:]]
     fewest = min(runs[id(module)] for module in same)  # an activation function may run elsewhere, too
     return [module for module in same if runs[id(module)] == fewest][-1]
+
+
+def _is_answer(problem: Problem, logits: Tensor, z: Tensor, gradient: Tensor) -> bool:
+    """Whether activations are what one place answers: its class alone, or that and whether there is an object. Costs a
+    backward pass of one image, where the ``gradient`` of all classes has few entries."""
+    if int((gradient != 0).sum()) > logits.shape[1] + 1:
+        return False
+    explained = functional.one_hot(problem.target.flatten()[:1], logits.shape[1]).to(logits)
+    return int((_gradients(problem, logits, [z], explained)[0] != 0).sum()) <= 2
 
 
 def layer_name(problem: Problem, layer: nn.Module) -> str:

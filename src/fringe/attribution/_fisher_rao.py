@@ -21,6 +21,7 @@ import torch
 from torch import Tensor
 
 from fringe._network.rectifiers import smooth_slopes
+from fringe.attribution._coordinates import Coordinates
 from fringe.attribution._integrate import completeness_gap
 from fringe.errors import InputError
 from fringe.geometry import (
@@ -108,7 +109,7 @@ class State(Rows):
         first: Scores (L, K) at the inputs.
         least: What of their change counts as covered from the start (L, K).
         missed: The errors (L, K) of the sums so far.
-        scale: What entries move by for each unit in the coordinates y (L, *S); None: 1.
+        coordinates: Those in which steps are taken; None: those of the input.
         x: The points (L, *S); None for the inputs.
         point: The points before the last step.
         log_p: Predictions (L, C) there, as log-probabilities.
@@ -117,7 +118,6 @@ class State(Rows):
         stats: What was measured of the last step (L, 3), or (L, 4) in coordinates y.
         level: The divergence (L,) at the temperature when it last fell by ``LEAST_GAIN``.
         gained: The number (L,) of the step when it did.
-        y: x in the coordinates of ``scale`` (L, *S); None: it is x.
         rho: The ratio v^T G v / (m^T v)^2 (L,), learnt.
         expected: The squared length in radians (L,) that the last step should have.
         radius: The bound (L,) of the last step on the logits.
@@ -134,7 +134,7 @@ class State(Rows):
     first: Tensor
     least: Tensor
     missed: Tensor
-    scale: Tensor | None
+    coordinates: Coordinates | None
     x: Tensor | None = None
     point: Point | None = None
     log_p: Tensor | None = None
@@ -143,7 +143,6 @@ class State(Rows):
     stats: Tensor | None = None
     level: Tensor | None = None
     gained: Tensor | None = None
-    y: Tensor | None = None
     rho: Tensor | None = None
     expected: Tensor | None = None
     radius: Tensor | None = None
@@ -193,6 +192,7 @@ class FisherRaoPath:
         rtol: The setting ``quadrature_rtol``.
         binary: Two classes, the target and the others together, take the place of all C.
         line: Whether the map is the integral along the straight line to the end, so that the path needs no gradients.
+        is_mask: Whether steps are taken in a mask: see :class:`Coordinates`.
         smooths: Whether the path smooths the image and does not look where the network leads: the control `diffusion`.
         has_jvp: Whether the network has Jacobian-vector products.
         modes: The eigenbasis of L, with the symbol of L^T L.
@@ -208,14 +208,15 @@ class FisherRaoPath:
     structure: Structure
     rtol: float
     halvings: int
-    steps: int | None = None
-    until: Until = "budget"
-    max_steps: int = 1000
-    reference: tuple[float, ...] | tuple[tuple[float, ...], ...] | None = None
-    temperature: float | Literal["auto"] = 1.0
-    binary: bool = False
-    smooths: bool = False
-    line: bool = False
+    steps: int | None
+    until: Until
+    max_steps: int
+    reference: tuple[float, ...] | tuple[tuple[float, ...], ...] | None
+    temperature: float | Literal["auto"]
+    binary: bool
+    smooths: bool
+    line: bool
+    is_mask: bool
     has_jvp: bool = True
     modes: SpectralOperator = field(compare=False, repr=False, default=SpectralOperator((), torch.zeros(())))
     inverse: Tensor = field(compare=False, repr=False, default=torch.zeros(()))
@@ -276,7 +277,7 @@ class FisherRaoPath:
             first=first,
             least=least,
             missed=torch.zeros_like(least),
-            scale=None if scale is None else scale.expand_as(problem.inputs),
+            coordinates=Coordinates.of(problem, scale, mask=self.is_mask),
         )
 
     def log_reference(self, problem: Problem) -> Tensor:
@@ -312,7 +313,7 @@ class FisherRaoPath:
             level, gained = torch.where(falls, left, state.level), torch.where(falls, state.step, state.gained)
         if self.until != "budget":
             ends = kl(here.log_p, state.geodesic.log_q) <= state.goal
-            if self.until == "half":
+            if self.until == "half" or self.is_mask:
                 if not self.smooths:  # a control, which does not aim at the reference
                     ends = ends | (state.step - gained >= (GAIN_WITHIN * state.total).clamp_min(LEAST_WITHIN))
                 ends = ends & (state.step >= state.total)
@@ -339,8 +340,8 @@ class FisherRaoPath:
             logits = target_rest_logits(logits, problem.target[image])
         if geodesic.temperature is not None:
             jacobian = SoftenedJacobian(jacobian, geodesic.temperature)
-        if state.scale is not None:
-            jacobian = ScaledJacobian(jacobian, state.scale)
+        if state.coordinates is not None:
+            jacobian = ScaledJacobian(jacobian, state.coordinates.slope())
         log_p = log_probabilities(logits)
         return Here(point, log_p, softened(log_p, geodesic.temperature), finite, jacobian, tangents)
 
@@ -413,7 +414,8 @@ class FisherRaoPath:
     def move(self, problem: Problem, state: State, here: Here, level: Tensor, gained: Tensor) -> State:
         """Lines 7-12: the direction v_k, its length eta_k, and x_{k+1} = x_k - eta_k v_k."""
         x, soft, u = here.point.x, here.soft, None
-        y = x if state.y is None else state.y
+        moves = state.coordinates
+        y = x if moves is None or moves.y is None else moves.y
         waypoint = state.geodesic.at((state.step + 1) / state.total)
         weight = (1.0 - MEMORY) / (1.0 - MEMORY ** (state.step + 1).double())
         earlier = None if state.mean is None else (state.mean, weight)
@@ -436,22 +438,25 @@ class FisherRaoPath:
                 n2 = rho * along
 
         # 11: eta_k is the least of four bounds
-        dx = v if state.scale is None else state.scale * v
+        dx = v if moves is None else moves.slope() * v
         length = inner_product(dx, dx).sqrt()
+        capped = inner_product(v, v).sqrt() if self.is_mask else length
         radius = None if self.structure == "image" else self.radius(state, soft)
-        eta, bound = self.eta(n2, length, None if u is None or radius is None else spread(u), radius)
+        eta, bound = self.eta(n2, capped, None if u is None or radius is None else spread(u), radius)
         if rho is not None:
             expected = n2 * eta.square()
 
         # 12: x_{k+1} = x_k - eta_k s v_k
         size = batch_view(eta.to(x.dtype), x)
-        stats = [eta * length, eta, bound.to(eta.dtype)]
-        if state.scale is not None:
+        after, moved = (x - size * dx, None) if moves is None else moves.move(x, v, dx, size)
+        made = (after - x).flatten(1).norm(dim=1).to(eta) if self.is_mask else eta * length
+        stats = [made, eta, bound.to(eta.dtype)]
+        if moves is not None:
             stats.append(eta * inner_product(v, v).sqrt())
         return replace(
             state,
             step=state.step + 1,
-            x=x - size * dx,
+            x=after,
             point=here.point,
             log_p=here.log_p,
             soft=soft,
@@ -459,7 +464,7 @@ class FisherRaoPath:
             stats=torch.stack(stats, 1),
             level=level,
             gained=gained,
-            y=None if state.scale is None else y - size * v,
+            coordinates=moved,
             rho=rho,
             expected=expected,
             radius=radius,

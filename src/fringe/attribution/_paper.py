@@ -210,7 +210,6 @@ class PaperFRInGe(Attributor):
             if cap is not None:
                 bounds = *bounds[:2], cap / (norm + EPSILON)
             eta, bound = torch.stack(bounds).min(0)
-            eta = torch.where(moves, eta, 0.0)
             # 12-13: x_{k+1}, and the trapezoid; the paper adds it times x_{k+1} - x_k, and returns minus the sum
             before, before_grad = x, grad
             x = torch.where(rows(moves, x), x - rows(eta, x).to(x.dtype) * v, x)

@@ -32,7 +32,7 @@ from fringe.attribution._base import (
 from fringe.attribution._diagnostics import gradient_attribution, sum_attribution
 from fringe.errors import InputError, install_hint, is_installed
 from fringe.linalg import batch_view, grid_cells
-from fringe.paths import Problem
+from fringe.paths import Occlusion, Problem, part_numbers
 from fringe.settings import Doc, PositiveInt, Setting
 
 #: ``explain(part)``: maps (B, *S) of a part of the images that fits one pass.
@@ -332,8 +332,7 @@ class CaptumMethod(PluginMethod):
 
     def _occlusion(self, captum: Any, problem: Problem) -> Explain:
         if problem.feature_mask is not None:
-            ablation = captum.FeatureAblation
-            return self._one_by_one(lambda one: self._perturb(ablation, one, feature_mask=one.feature_mask))
+            return lambda part: Occlusion.of(part, part_numbers(part), part.resolve_baseline(self.baseline)).map(part)
         shapes = [tuple(x.shape[1:]) for x in _tensors(problem.inputs, problem.forward_args.parts)]
         window, stride = self.window, self.stride
         if not isinstance(window, tuple):

@@ -120,7 +120,7 @@ def _preset_of(record: Mapping[str, Any]) -> str | None:
     if kind is None:
         return None
     given, default = plain(dict(record)), plain(kind().record())
-    for key in ("structure", "layer"):  # the record of a result has what was used
+    for key in ("structure", "layer", "coordinates"):  # the record of a result has what was used
         if default.get(key) == "auto":
             default[key] = given.get(key)
     fits = (name for name in kind.presets if given == {**default, **plain(dict(kind.presets[name]))})
@@ -183,6 +183,7 @@ class Views:
     context: Context | None = None
     class_verdicts: tuple[tuple[tuple[Verdict, str], ...], ...] = ()
     contrast: Tensor | None = None
+    agreement: Tensor | None = None
     region: Tensor | None = None
     parts: tuple[Part, ...] = ()
 
@@ -316,7 +317,7 @@ class Views:
 
         Returns:
             A DataFrame of that library: the input, the class with its name and probability, score, endpoint score,
-            completeness gap and residual, verdict, advice, and every diagnostic.
+            completeness gap and residual, agreement with occlusion, verdict, advice, and every diagnostic.
 
         Raises:
             InputError: If the library is not installed.
@@ -342,6 +343,7 @@ class Views:
             row["name"] = None if context is None or context.class_names is None else context.class_label(index)
             row["probability"] = None if context is None else float(context.probabilities[i, index])
             row |= {name: number(getattr(self, name)) for name in names}
+            row |= {} if self.agreement is None else {"agreement": number(self.agreement)}
             row |= zip(("verdict", "advice"), self._status(i, k), strict=True)
             rows.append(row | {name: number(column) for name, column in self.diagnostics.items()})
         return rows

@@ -105,7 +105,7 @@ class Walk:
         self.path, self.problem = path.on(problem.inputs[0], has_jvp=has_jvp), problem
         self.start = self.path.start(problem, scale)
         self.planned = [int(total) for total in self.start.total.tolist()]
-        step = ("euclidean_step", "step_size", "active_bound", *(() if scale is None else ("focused_step",)))
+        step = ("euclidean_step", "step_size", "active_bound", *(["focused_step"] if self.start.coordinates else []))
         self.measures = (*step, "fisher_rao_step", *AT_POINTS)
         self.sums = Sums(problem, self.planned, self.start.geodesic, self.measures)
         self.classes = problem.target.view(len(self.planned), -1).shape[1]

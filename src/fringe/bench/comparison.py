@@ -46,6 +46,7 @@ from fringe.evaluation import (
     Comparison,
     MethodResult,
     Validity,
+    conclusions_of,
     degraded_passes,
     degraded_scores,
     grid_row,
@@ -57,6 +58,7 @@ from fringe.evaluation import (
     validity_table,
 )
 from fringe.explanations import CompareSpec, Failure, ImageRun, Prepared
+from fringe.inputs import with_boxes
 from fringe.metrics import EvaluationContext, Metric, Scores
 
 FIGURE, SCORES, INDEX = "compare.png", "scores.csv", "index.html"
@@ -83,12 +85,11 @@ class ImageComparison(ImageRun[CompareSpec]):
         self.plan = build_plan(ExperimentSpec(**self._same, model={"model": SOURCE}, data=(SOURCE,)))
         importlib.import_module("fringe.plots")  # a missing package is reported now
         super().__init__(inputs, out, spec, overwrite=overwrite)
-        refused = {failure.source for failure in self.missing}
+        self._count, refused = len(self.refs), {failure.source for failure in self.missing}
         self._data = tuple(text for text in inputs if text not in refused)
         self._default_references = self.refs if len(self.refs) > 1 else ()
-        self.failures += self.missing
         self._scores, self._costs, self._images = list[dict[str, Any]](), list[dict[str, Any]](), list[dict[str, Any]]()
-        self._refused = list[dict[str, Any]]()
+        self._refused, self._clusters = list[dict[str, Any]](), None
         self._pictures: dict[str, bytes] = {}
 
     @property
@@ -108,6 +109,7 @@ class ImageComparison(ImageRun[CompareSpec]):
 
     def _check(self) -> None:
         """Refuse what would fail for every image, before the folder becomes a run."""
+        self.failures += self.missing
         for label, method in self.plan.models[0].methods.items():
             if method.uses_references and not self.references.ids:
                 message = f"{label} explains an image by others, and there are none"
@@ -128,7 +130,8 @@ class ImageComparison(ImageRun[CompareSpec]):
             **{name: getattr(self.spec, name) for name in names},
             model=self.loaded,
             data=self._data,
-            n=len(self.refs),
+            n=self._count,
+            boxes=self.boxes,
             target=self.target,
             shard=max(1, min(BATCH_IMAGES, -(-BATCH_NUMBERS // numbers))),
         )
@@ -136,10 +139,10 @@ class ImageComparison(ImageRun[CompareSpec]):
 
     def expectation(self) -> str:
         """Return what the open run computes; on a CPU also how long that takes at most, by the time of a first pass."""
-        passes = sum(each * count for _, each, count in planned_work_of([self.plan]))
+        passes = sum(each * count for _, each, count in planned_work_of([replace(self.plan, n=len(self.refs))]))
         if self.spec.validity:
-            passes += degraded_passes(self.plan.metrics.values()) * len(self.plan.models[0].methods) * self.plan.n
-        maps, scores = self.plan.n * len(self.plan.candidates(self.plan.models[0])), len(self.plan.metrics)
+            passes += degraded_passes(self.plan.metrics.values()) * len(self.plan.models[0].methods) * len(self.refs)
+        maps, scores = len(self.refs) * len(self.plan.candidates(self.plan.models[0])), len(self.plan.metrics)
         longest = f" and {describe_seconds(passes * self._pass)}" if self.device.type == "cpu" else ""
         what = f"{counted(maps, 'map')} with {counted(scores, 'score')} each"
         return f"{what}: at most {passes:,.0f} passes of the network{longest}, less what is stored"
@@ -192,6 +195,7 @@ class ImageComparison(ImageRun[CompareSpec]):
                     part = stored.with_maps(self.plan, [positions[k] for k in chosen], runner)
                     part = replace(part, target=problem.target[chosen], evaluation=context)
                     known = self.context(part.images, problem.inputs[chosen], logits[chosen])
+                    known = with_boxes(known, [self.found[name] for name in part.images]) if self.found else known
                     rows += [(positions[k], grid_row(part, known, n)) for n, k in enumerate(chosen) if k in drawn]
                     degraded += degraded_scores(part, report) if self.spec.validity else []
         self._images = [entries[i] for i in at]
@@ -210,7 +214,7 @@ class ImageComparison(ImageRun[CompareSpec]):
     def _add_scores(self, stored: "_Stored", at: Sequence[int], settings: Mapping[str, Any]) -> None:
         self.done, self.left = len(at), bool(stored.left)
         compared = stored.comparison(self.plan, at)
-        self._scores = tidy(compared)
+        self._scores, self._clusters = tidy(compared), compared.clusters
         self._costs = [_cost(row, settings.get(row.label)) for row in compared.rows if at]
         self._refused += [
             {"method": row.label, "metric": metric, "reason": reason.removeprefix(f"metric {metric}: "), "images": n}
@@ -223,7 +227,8 @@ class ImageComparison(ImageRun[CompareSpec]):
         from fringe.plots import captions, comparison_grid
 
         methods, pool = list(self.plan.models[0].methods), None if self.spec.pool == "auto" else self.spec.pool
-        first = f"first {len(rows)} of {self.done} images" if self.done > len(rows) else counted(self.done, "image")
+        what = counted(self.done, "box" if self.found else "image")
+        first = f"first {len(rows)} of {what}" if self.done > len(rows) else what
         title = f"{self.loaded.label} · {first} · {counted(len(methods), 'method')}"
         caption = captions(metric_labels(self.plan.metrics))
         figure = comparison_grid(rows, methods, title=title, caption=caption, pool=pool)
@@ -239,7 +244,8 @@ class ImageComparison(ImageRun[CompareSpec]):
         """What people read, as one file: the pictures, the table of scores, and what the numbers depend on."""
         document, (table, legend, *more) = self.document, self.describe()
         assert isinstance(table, Table)
-        notes = [*table.notes, *str(legend).splitlines()]
+        conclusions = document["conclusions"]
+        notes = [*(note for note in table.notes if note not in conclusions), *str(legend).splitlines()]
         for label, metric in self.plan.metrics.items():
             better = f" ({metric.direction} is better)" * (metric.direction != "none")
             notes.append(f"{label.replace('_', ' ')}{better}: {first_paragraph(type(metric).__doc__)}")
@@ -247,7 +253,9 @@ class ImageComparison(ImageRun[CompareSpec]):
         methods = [one for one in document["methods"] if not one["control"]]
         explained = self.class_entry(self.target)["name"] if isinstance(self.target, int) else "the predicted one"
         facts = {"network": self.loaded.label, "methods": " · ".join(one["title"] for one in methods)}
-        facts |= {"images": str(self.done), "class": explained or str(self.target)}
+        photographs = {one.photograph for name, one in self.found.items() if name in {e["id"] for e in self._images}}
+        counts = {"boxes": str(self.done), "photographs": str(len(photographs))} if self.found else {}
+        facts |= {**(counts or {"images": str(self.done)}), "class": explained or str(self.target)}
         recipes = [("versions", document["versions"]), ("preprocessing", document["preprocessing"])]
         recipes += [(f"method {one['label']}", one["settings"]) for one in methods]
         rows = [(what, ", ".join(f"{name}={value}" for name, value in one.items())) for what, one in recipes]
@@ -256,6 +264,7 @@ class ImageComparison(ImageRun[CompareSpec]):
             "compared",
             title="Methods compared",
             facts=facts,
+            conclusions=conclusions,
             pictures=self._pictures,
             tables=[replace(table, title="Scores", notes=notes), *more],
             settings=Table(("what", "value"), rows, "Settings and versions"),
@@ -289,11 +298,12 @@ class ImageComparison(ImageRun[CompareSpec]):
                 "refused": plain(self._refused),
                 "interval": {
                     "of": "what the entry's summary names",
-                    "kind": "percentile bootstrap over images",
+                    "kind": f"percentile bootstrap over {'photographs' if self.found else 'images'}",
                     "level": LEVEL,
                     "resamples": RESAMPLES,
                 },
-                "table": plain(summarise(self._scores, metrics, self.spec.seed)),
+                "table": plain(summarise(self._scores, metrics, self.spec.seed, self._clusters)),
+                "conclusions": conclusions_of(self._scores, metrics, self.spec.seed, self._clusters),
                 **({} if self.validity is None else {"validity": plain(self.validity.record())}),
                 "images": [*self._images, *(failure.entry() for failure in self.failures)],
             }
@@ -348,7 +358,9 @@ class _Stored:
         """All methods and controls on some images, without their maps."""
         rows = tuple(self._row(method, list(at)) for method in self.results.methods(self.model))
         images = tuple(self.results.manifest.images[i]["id"] for i in at)
-        return Comparison(images, torch.empty(len(at)), plan.metrics, rows, plan.seed)
+        clusters = self.results.clusters(self.model)
+        shared = None if clusters is None else tuple(clusters[i] for i in at)
+        return Comparison(images, torch.empty(len(at)), plan.metrics, rows, plan.seed, clusters=shared)
 
     def with_maps(self, plan: Plan, at: Sequence[int], runner: TaskRunner) -> Comparison:
         """The methods and the control that is drawn on some images of one size, with their maps: those that the store
@@ -413,16 +425,18 @@ def describe_comparison(document: Mapping[str, Any], metrics: Mapping[str, Metri
         entries.setdefault(entry["method"], []).append(entry)
     costs = {method["label"]: _costs(method, entries[method["label"]]) for method in document["methods"]}
     table = score_table(document["table"], metrics, costs, ("n", "flagged", "passes", "seconds"))
+    table = replace(table, notes=[*document["conclusions"], *table.notes])
     flags = Counter[str]()
     for entry in document["table"]:
         flags.update(entry["flags"])
     medians = sorted({e["metric"].replace("_", " ") for e in document["table"] if e["summary"] == "median"})
     summary = f"mean (median for {', '.join(medians)})" if medians else "mean"
     many = any(entry["n"] > 1 for entry in document["table"])
-    shown = f"{summary} [95% bootstrap interval over images]" if many else "the score of the image"
-    legend = f"{shown}; n: images with a score; passes and seconds: of one"
+    one, drawn = ("box", "photographs") if any("clusters" in e for e in document["table"]) else ("image", "images")
+    shown = f"{summary} [95% bootstrap interval over {drawn}]" if many else f"the score of the {one}"
+    legend = f"{shown}; n: {'boxes' if one == 'box' else 'images'} with a score; passes and seconds: of one"
     counts = f"\nflagged scores: {', '.join(f'{name} {count}' for name, count in flags.items())}" if flags else ""
-    parts = [table, f"{legend} image's map{counts}"]
+    parts = [table, f"{legend} {one}'s map{counts}"]
     return parts + ([validity_table(document["validity"]["metrics"])] if "validity" in document else [])
 
 

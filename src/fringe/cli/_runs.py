@@ -3,6 +3,7 @@
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from itertools import takewhile
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
@@ -127,8 +128,10 @@ def report_plan(options: RunFlags, result: RunResult, *, reference: str | None =
     written = write_report(store, plan=manifest.name, reference=reference, allow_partial=True)
     if not options.as_json and not manifest.scenes:  # whose scores are pooled over networks
         marks = ("Values", "*", NOT_BETTER, "not tested")  # the report explains the rest
-        notes = ([note for note in table.notes if note.startswith(marks)] for table in written.tables)
-        show(replace(table, notes=some) for table, some in zip(written.tables, notes, strict=True))
+        for table in written.tables:
+            conclusions = takewhile(lambda note: not note.startswith("Values"), table.notes)
+            marked = [note for note in table.notes if note.startswith(marks)]
+            show([replace(table, notes=[*conclusions, *marked])])
     options.print_text(f"report: {written.page}")
     return [str(path) for path in written.paths]
 

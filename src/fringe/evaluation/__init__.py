@@ -5,12 +5,14 @@ from fringe.evaluation._comparison import (
     METRIC_REFUSED,
     Comparison,
     compare,
+    conclusions_of,
     grid_row,
     metric_labels,
     score_table,
     summarise,
     tidy,
 )
+from fringe.evaluation._conclusions import conclude, variants_of
 from fringe.evaluation._evaluator import (
     BOX_CONTROLS,
     CONTROLS,

@@ -23,10 +23,12 @@ from fringe.baselines import InputSpace
 from fringe.classifier import Classifier, Target
 from fringe.detection import Boxes, is_detector
 from fringe.errors import InputError, TargetError
+from fringe.evaluation._conclusions import conclude, variants_of
 from fringe.evaluation._evaluator import Evaluator, MethodResult, Methods, Progress, parse_methods
 from fringe.evaluation._statistics import (
     NOT_BETTER,
     NOT_BETTER_MEANS,
+    Summary,
     summary,
     too_few,
 )
@@ -90,6 +92,15 @@ class Comparison:
         picture = None if isinstance(self._drawable(), str) else png_of(self.plot(), dpi=90)
         return render("comparison", count=self._count(), table=self._table(), picture=picture)
 
+    def conclusions(self) -> list[str]:
+        """Say what the scores show.
+
+        Returns:
+            At most four sentences: which method is better than all others and all controls, and in which scores; where
+            a control is level with the best; whether the reference decides; what more images would show.
+        """
+        return conclusions_of(tidy(self), self.metrics, self.seed, self.clusters)
+
     def reasons(self) -> list[str]:
         """List why scores are missing.
 
@@ -144,7 +155,7 @@ class Comparison:
         model = "" if self.context is None else f"{self.context.model} · "
         what = counted(len(self), "image")
         if self.clusters is not None:
-            what = f"{len(self)} box{'es' * (len(self) > 1)} of {counted(len({*self.clusters}), 'photograph')}"
+            what = f"{counted(len(self), 'box')} of {counted(len({*self.clusters}), 'photograph')}"
         return f"{model}{what} · {counted(methods, 'method')}"
 
     def _table(self) -> Table:
@@ -155,7 +166,8 @@ class Comparison:
             for row in self.rows
         }
         table = score_table(entries, self.metrics, passes, ["passes"])
-        return replace(table, title=f"Scores of {self._count()}", notes=[*table.notes, *self.reasons()])
+        title = f"Scores of {self._count()}"
+        return replace(table, title=title, notes=[*self.conclusions(), *table.notes, *self.reasons()])
 
     def _drawable(self) -> Context | str:
         """The context, or why there is no picture."""
@@ -204,6 +216,7 @@ def grid_row(comparison: Comparison, context: Context, index: int) -> GridRow:
         prediction=prediction,
         cells=tuple(cells[: len(methods)]),
         controls=controls,
+        box=context.box_on_input(index),
     )
 
 
@@ -234,29 +247,54 @@ def summarise(
     by label: they say whether the mean or the median is the summary. ``clusters`` are names of groups of the images, in
     their order, such as the boxes of a photograph: intervals and tests draw whole groups, of which there are so many
     ``clusters``."""
-    groups: dict[tuple[str, str], list[dict[str, Any]]] = {}
-    for row in rows:
-        groups.setdefault((row["method"], row["metric"]), []).append(row)
-    scores = {key: [row["score"] for row in group] for key, group in groups.items()}
-    controls = [method for (method, _), group in groups.items() if group[0]["control"]]
-    words: dict[str, tuple[Direction, Aggregate]] = {k: (m.direction, m.aggregate) for k, m in metrics.items()}
-    shared = {label: {"clusters": clusters} for label in metrics}
-    found = summary(scores, list(dict.fromkeys(controls)), words, seed, shared)
+    groups = _grouped(rows)
+    summaries, _ = _summaries(groups, metrics, seed, clusters)
     more = {} if clusters is None else {"clusters": len({*clusters})}
     return [
         {
             "method": method,
             "control": group[0]["control"],
             "metric": metric,
-            **asdict(found[method, metric].estimate),
+            **asdict(summaries[method, metric].estimate),
             "images": len(group),
             **more,
-            "better_than_controls": None if (test := found[method, metric].test) is None else test.better,
+            "better_than_controls": None if (test := summaries[method, metric].test) is None else test.better,
             "flagged": sum(bool(row["flags"]) for row in group),
             "flags": dict(Counter(flag for row in group for flag in row["flags"])),
         }
         for (method, metric), group in groups.items()
     ]
+
+
+def _grouped(rows: Sequence[dict[str, Any]]) -> dict[tuple[str, str], list[dict[str, Any]]]:
+    """Tidy rows by method and metric."""
+    groups: dict[tuple[str, str], list[dict[str, Any]]] = {}
+    for row in rows:
+        groups.setdefault((row["method"], row["metric"]), []).append(row)
+    return groups
+
+
+def conclusions_of(
+    rows: Sequence[dict[str, Any]], metrics: Mapping[str, Metric], seed: int = 0, clusters: Sequence[str] | None = None
+) -> list[str]:
+    """The conclusions (:func:`conclude`) from tidy ``rows``; arguments as of :func:`summarise`."""
+    return _summaries(_grouped(rows), metrics, seed, clusters)[1]
+
+
+def _summaries(
+    groups: Mapping[tuple[str, str], Sequence[dict[str, Any]]],
+    metrics: Mapping[str, Metric],
+    seed: int,
+    clusters: Sequence[str] | None,
+) -> tuple[dict[tuple[str, str], Summary], list[str]]:
+    """The summaries of grouped rows, and the conclusions from them."""
+    scores = {key: [row["score"] for row in group] for key, group in groups.items()}
+    controls = list(dict.fromkeys(method for (method, _), group in groups.items() if group[0]["control"]))
+    words: dict[str, tuple[Direction, Aggregate]] = {k: (m.direction, m.aggregate) for k, m in metrics.items()}
+    shared = {label: {"clusters": clusters} for label in metrics}
+    summaries = summary(scores, controls, words, seed, shared)
+    variants = variants_of({label: metric.record() for label, metric in metrics.items()})
+    return summaries, conclude(scores, summaries, controls, words, seed, variants=variants, groups=shared)
 
 
 def score_table(
@@ -287,7 +325,8 @@ def score_table(
     notes = [NOT_BETTER_MEANS] * any(cell.mark for column in columns for cell in column)
     tested = [one for (_, label), one in known.items() if not one["control"] and metrics[label].direction != "none"]
     if len(tested) < len(known) and all(one["better_than_controls"] is None for one in tested):
-        notes += too_few(max((one.get("clusters", one["n"]) for one in tested), default=0), len(tested))
+        noun = "photograph" if any("clusters" in one for one in tested) else "image"
+        notes += too_few(max((one.get("clusters", one["n"]) for one in tested), default=0), len(tested), noun)
     for label in metrics:
         ones = [entry for (_, name), entry in known.items() if name == label]
         flags = sorted({flag for entry in ones for flag in entry["flags"]})
@@ -321,8 +360,9 @@ def _column(entries: Sequence[Mapping[str, Any]], metric: Metric) -> list[Cell]:
 
 
 #: The metrics of a comparison that names none: the two that tell methods from controls, and maps from the same maps
-#: with moved pixels, on photographs (docs/results/validity.md), and whether a map follows the model.
-USUAL_METRICS = ("road", "signed_insertion", "random_logit")
+#: with moved pixels, on photographs (docs/results/validity.md), whether a map follows the model, and what occlusion
+#: says.
+USUAL_METRICS = ("road", "signed_insertion", "random_logit", "occlusion_agreement")
 
 
 @hint_unknown

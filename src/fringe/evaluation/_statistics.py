@@ -445,12 +445,12 @@ def least_images(count: int) -> int:
     return math.floor(math.log2(2 * count / BELOW)) + 1
 
 
-def too_few(images: int, count: int) -> list[str]:
-    """Say, in a sentence or none, that so few images, or clusters of them, cannot show that one of ``count`` scores is
+def too_few(images: int, count: int, noun: str = "image") -> list[str]:
+    """Say, in a sentence or none, that so few images, or clusters, cannot show that one of ``count`` scores is
     better."""
     if not images or not count or images >= least_images(count):
         return []
-    what = f"{counted(images, 'image')} cannot show that one of {counted(count, 'score')} is better than every control"
+    what = f"{counted(images, noun)} cannot show that one of {counted(count, 'score')} is better than every control"
     return [f"not tested: {what}; take at least {least_images(count)}"]
 
 

@@ -4,7 +4,7 @@ import importlib
 import os
 import platform
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar, Generic, TypeVar, cast
 
@@ -32,10 +32,11 @@ from fringe.attribution import (
 from fringe.baselines import InputSpace
 from fringe.classifier import Classifier
 from fringe.data import ImageError, ImageRef, file_sha256, find_inputs
+from fringe.detection import Boxes, Detector, as_detector, read_boxes
 from fringe.errors import FringeError, InputError, is_transient, model_error, warn_caller
 from fringe.explanations._folder import MAP, SUMMARY, ResultFolder
 from fringe.explanations._spec import ExplainSpec, ImageOptions
-from fringe.inputs import choose_references, default_model, prepare
+from fringe.inputs import PredictedBox, choose_references, default_model, predicted_boxes, prepare
 from fringe.models import LoadedModel, ModelError, Preprocessing, load_model, resolve_device
 from fringe.settings import with_settings
 
@@ -209,6 +210,8 @@ class ImageRun(Generic[Spec]):
         missing: Inputs that lead to no image.
         left: Whether something was left to the next run.
         loaded: The model, once it is open.
+        boxes: Which boxes of a detector are explained, as that is typed, once it is open; None for another model.
+        found: The explained boxes by the id of their results, which ``refs`` have, too.
         target: "predicted" or the number of the explained class, once it is open.
         document: Content of ``summary.json``.
         done: Number of images with a result.
@@ -221,6 +224,7 @@ class ImageRun(Generic[Spec]):
     command: ClassVar[str]
     left: bool = False
     loaded: LoadedModel
+    boxes: str | None
     target: int | str
     document: dict[str, Any]
 
@@ -233,6 +237,7 @@ class ImageRun(Generic[Spec]):
         self._model = spec.model or (default_model(inputs) if self.refs else "")  # no image needs no model
         self._default_references: Sequence[ImageRef] = ()
         self.done, self.failures = 0, list[Failure]()
+        self.found = dict[str, PredictedBox]()
 
     @property
     def errors(self) -> list[tuple[str, str]]:
@@ -275,6 +280,11 @@ class ImageRun(Generic[Spec]):
             device=self.device,
             output=spec.model_output,
         )
+        module = as_detector(self.loaded.module, required=spec.boxes is not None)
+        self.loaded = replace(self.loaded, module=module)
+        self.boxes = (spec.boxes or "predicted") if isinstance(module, Detector) else None
+        if self.boxes is not None:
+            self._find_boxes(read_boxes(self.boxes))
         named = isinstance(spec.target, str) and spec.target != "predicted"
         self.target = resolve_class_name(str(spec.target), self.loaded.class_names) if named else spec.target
         self.classifier = Classifier(
@@ -338,6 +348,21 @@ class ImageRun(Generic[Spec]):
         except (ImageError, ModelError) as error:
             return Failure.of(ref, error)
 
+    def _find_boxes(self, boxes: Boxes) -> None:
+        """Replace the photographs by the boxes of a detector; one without such a box is missing."""
+        refs = list[ImageRef]()
+        for ref in self.refs:
+            try:
+                found, self.loaded = predicted_boxes(self.loaded, ref, boxes, self.spec.exif)
+            except InputError as error:
+                self.missing.append(Failure.of(ref, error))
+                continue
+            except (ImageError, ModelError):  # said where the image is explained
+                found = []
+            self.found |= {one.name: one for one in found}
+            refs += [replace(ref, id=one.name) for one in found] or [ref]
+        self.refs = refs
+
     def logits(self, group: Sequence[Prepared]) -> tuple[Tensor, Tensor] | str:
         """The images (B, C, H, W) of a group on the device, with their logits (B, C) on the CPU; or why there are none.
 
@@ -360,7 +385,7 @@ class ImageRun(Generic[Spec]):
 
     def arguments(self, group: Sequence[Prepared]) -> Mapping[str, Any]:
         """Further arguments of the model for the images of a group, by name."""
-        return {}
+        return {"place": torch.stack([self.found[item.ref.id].place for item in group])} if self.found else {}
 
     def top_classes(self, logits: Tensor, count: int = 5) -> list[dict[str, Any]]:
         """The most probable classes of logits (C,), as JSON data."""

@@ -72,8 +72,8 @@ def explain(
         progress: True for a progress bar, or a function that is called with the steps done and planned.
         **options: Further arguments of :func:`fringe.attribute`: ``contrast``, ``score``, ``batch_size``, ``baseline``,
             ``space``, ``ids``, ``bad_images``, ``lengths`` of padded series, ``axes`` of the model's inputs (maps and
-            pictures have channels first all the same), and ``telemetry`` (default: 11 points,
-            because pictures need the path). Detectors take ``boxes``: ``"predicted"`` (the default), all that are
+            pictures have channels first all the same), ``telemetry`` (default: 11 points, because pictures need the
+            path), and ``probe`` (default: true). Detectors take ``boxes``: ``"predicted"`` (the default), all that are
             predicted with a probability of one half or more; a number, of the most certain ones; or boxes (n, 4): left,
             top, right and bottom in pixels of the photograph. Each is explained in a row of its own. Texts also take
             ``tokenizer`` and ``special`` (see :class:`fringe.text.TextClassifier`), tables, series and volumes
@@ -105,7 +105,7 @@ def explain(
         raise InputError(f"got {len(named)} for {len(ready.inputs)} inputs", argument="ids")
     ids = ready.ids if named is None else tuple(map(str, named))
     arguments: dict[str, Any] = {"space": ready.space, "ids": ready.keys if named is None else ids, "telemetry": POINTS}
-    arguments |= {**ready.arguments, **options}
+    arguments |= {"probe": True, **ready.arguments, **options}
     if axes is not None:
         shape = dict(zip("".join(sorted(str(axes).upper())), ready.inputs.shape[1:], strict=False))
         arguments["axes"] = axes = Axes.of(axes, [shape.get(letter, 0) for letter in str(axes).upper()])

@@ -9,7 +9,7 @@ import time
 from collections import Counter
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import quote
 
 import torch
@@ -29,18 +29,14 @@ from fringe.attribution import (
     attribute,
     preset_label,
     setting_title,
-    to_input,
-    to_photograph,
     tone_of,
 )
-from fringe.classifier import Classifier, Target
+from fringe.classifier import Target
 from fringe.data import ImageRef
-from fringe.detection import Boxes, Detector, is_detector, read_boxes
+from fringe.detection import Detector
 from fringe.errors import (
     FringeError,
-    ImageError,
     InputError,
-    ModelError,
     is_installed,
     is_transient,
     model_error,
@@ -60,6 +56,7 @@ from fringe.explanations._base import (
 from fringe.explanations._call import followed
 from fringe.explanations._folder import CONTACT, INDEX, MAP, PAGE
 from fringe.explanations._spec import POINTS, ExplainSpec
+from fringe.inputs import with_boxes
 from fringe.models import Answers
 
 if TYPE_CHECKING:
@@ -71,10 +68,11 @@ SHOWN_IMAGES = 40
 
 def _image_row(entry: Mapping[str, Any]) -> Row:
     if "error" in entry:
-        return [entry["id"] or entry["source"], "", Cell("failed", style="bad"), "", "", "", ""]
+        return [entry["id"] or entry["source"], "", Cell("failed", style="bad"), "", "", "", "", ""]
     best, steps, verdict = entry["prediction"], entry["steps"], entry["verdict"]
     return [
-        *(entry["id"], _class(best), Cell(verdict, style=tone_of(verdict)), Cell(best["probability"], 3)),
+        *(entry["id"], _class(best), Cell(verdict, style=tone_of(verdict)), Cell(entry.get("agreement"), 2)),
+        Cell(best["probability"], 3),
         *(Cell(entry["completeness_residual"], 2, share=True), "" if steps is None else steps),
         Cell(entry["seconds"], 2),
     ]
@@ -107,7 +105,7 @@ MAX_BATCH_NUMBERS = 10_000_000
 #: Seconds between two writes of the summary: each holds one entry per image.
 SUMMARY_INTERVAL = 5.0
 
-_SCORES = ("score", "endpoint_score", "completeness_gap", "completeness_residual")
+_SCORES = ("score", "endpoint_score", "completeness_gap", "completeness_residual", "agreement")
 _KEYS = ("id", "source", "label", "prediction", "target", "contrast", "verdict", "advice", *_SCORES, "steps", "seconds")
 
 
@@ -150,20 +148,6 @@ def explain_images(
     return run.results(progress)
 
 
-@dataclasses.dataclass(frozen=True)
-class _Row:
-    """A box of a detector: the id of its photograph, its place, its sides in pixels of the photograph and of the input,
-    its label with the probability, and which part of the photograph the input shows."""
-
-    photograph: str
-    place: Tensor
-    box: Tensor
-    on_input: Tensor
-    label: int
-    score: float
-    part: Tensor
-
-
 class ExplanationRun(ImageRun[ExplainSpec]):
     """One run of :func:`explain_images`, step by step: :meth:`open`, then :meth:`results`.
 
@@ -182,46 +166,6 @@ class ExplanationRun(ImageRun[ExplainSpec]):
         self.explained: list[Explanation] = []
         self._entries, self._earlier = list[dict[str, Any]](), list[Explanation]()
         self._model_checked = self._resumes = False
-        self._boxes = dict[str, _Row]()  # by the id of a result
-
-    def _find_boxes(self) -> None:
-        """Make a row of each box of each image, if the model is a detector."""
-        inner = self.loaded.module
-        if self.spec.boxes is None and not is_detector(inner):
-            return
-        self.detector = detector = inner if isinstance(inner, Detector) else Detector(inner)
-        self.loaded = dataclasses.replace(self.loaded, module=detector)
-        self.classifier = Classifier(detector, score=self.spec.score, batch_size=self.spec.batch_size)
-        asked, refs = read_boxes(self.spec.boxes or "predicted"), list[ImageRef]()
-        for ref in self.refs:
-            try:
-                boxes = self._boxes_of(ref, asked)
-            except InputError as error:
-                self.missing.append(Failure.of(ref, error))
-                continue
-            except (ImageError, ModelError):  # said where the image is explained
-                boxes = []
-            rows = {f"{ref.id}-{k}": one for k, one in enumerate(boxes, 1)}
-            self._boxes |= rows
-            refs += [dataclasses.replace(ref, id=name) for name in rows] or [ref]
-        self.refs = refs
-
-    def _boxes_of(self, ref: ImageRef, asked: Boxes) -> list[_Row]:
-        recipe = self.loaded.preprocessing
-        image = ref.open(channels=recipe.channels, exif=self.spec.exif).image
-        x, part = recipe.normalise(recipe.pixels(image)), torch.tensor(recipe.shown_part(*image.size))
-        if isinstance(asked, Tensor):
-            asked = to_input(asked, part, x.shape[1:])
-        found = self.detector.find(x[None].to(self.device), asked)
-        names = self.detector.names(self.loaded.class_names, found.classes)
-        self.loaded = dataclasses.replace(self.loaded, class_names=names)
-        boxes = to_photograph(found.boxes.cpu().float(), part, x.shape[1:])
-        labels, scores = found.labels.tolist(), found.scores.tolist()
-        each = zip(found.places, boxes, found.boxes.cpu(), labels, scores, strict=True)
-        return [_Row(ref.id, *one, part=part) for one in each]
-
-    def arguments(self, group: Sequence[Prepared]) -> Mapping[str, Any]:
-        return {"place": torch.stack([self._boxes[item.ref.id].place for item in group])} if self._boxes else {}
 
     def results(self, progress: Progress | None = None) -> Generator[Explanation | Failure]:
         """Compute and write what is missing, in the order of the inputs; yield every result."""
@@ -265,7 +209,7 @@ class ExplanationRun(ImageRun[ExplainSpec]):
         others = any("error" not in e and _explained(e) != _class(e["prediction"]) for e in entries)
         chance = "p(prediction)" if others else "p"  # whatever is explained
         rows = [_image_row(entry) for entry in entries[:SHOWN_IMAGES]]
-        names = ("id", "prediction", "verdict", chance, "residual", "steps", "seconds")
+        names = ("id", "prediction", "verdict", "occlusion", chance, "residual", "steps", "seconds")
         if others:
             explained = ["" if "error" in entry else _explained(entry) for entry in entries]
             rows = [[*row[:2], name, *row[2:]] for row, name in zip(rows, explained, strict=False)]
@@ -275,6 +219,7 @@ class ExplanationRun(ImageRun[ExplainSpec]):
             parts.append(f"… and {len(entries) - SHOWN_IMAGES} more, in summary.json")
         if any("error" not in entry for entry in entries):
             parts.append("A verdict is about the sum of a map: whether the map marks the right parts, it does not say.")
+        parts += ["occlusion: correlation of map and loss of the score over 25 removed parts"] * self.spec.probe
         seen = dict.fromkeys(entry["verdict"] for entry in entries if "error" not in entry)
         parts += [f"{one}: {SENTENCES[one][1]}" for one in seen if one != "ok" and one in SENTENCES]
         return [*parts, *([f"reused from an earlier run: {reused}"] if reused else [])]
@@ -313,14 +258,14 @@ class ExplanationRun(ImageRun[ExplainSpec]):
             "target": self.target,
             **({} if self.contrast is None else {"contrast": self.contrast}),
             "score": spec.score,
-            **({"boxes": spec.boxes or "predicted"} if self._boxes else {}),
+            **({"boxes": self.boxes} if self.found else {}),
+            **({"probe": True} if spec.probe else {}),
             "seed": spec.seed,
             "dtype": "float32",
         }
 
     def _check(self) -> None:
         """Compare with the results in the folder; with ``overwrite``, name those that will not be replaced."""
-        self._find_boxes()
         if self.spec.preset is not None and self.spec.preset.endswith(".json"):
             configured_method(self.spec, self.loaded.architecture)
         summary = self.folder.summary()
@@ -426,8 +371,8 @@ class ExplanationRun(ImageRun[ExplainSpec]):
             return self._one_by_one(group, answer, progress)
         x, logits = answer
         best = torch.nan_to_num(logits).argmax(1)
-        if self._boxes:  # "no object" may be more probable
-            best = torch.tensor([self._boxes[item.ref.id].label for item in group])
+        if self.found:  # "no object" may be more probable
+            best = torch.tensor([self.found[item.ref.id].label for item in group])
         first = best if isinstance(self.target, str) else torch.full_like(best, self.target)  # the word is "predicted"
         if self.contrast in first.tolist():
             why = f"class {self.contrast} is the class to explain itself: name another contrast"
@@ -435,10 +380,8 @@ class ExplanationRun(ImageRun[ExplainSpec]):
         target, context = self._targets(logits, first[:, None]), None
         if self.spec.figures:
             context = self.context([item.ref.id for item in group], x, logits)
-            if self._boxes:
-                rows = [self._boxes[item.ref.id] for item in group]
-                boxes, parts = (torch.stack([getattr(one, name) for one in rows]) for name in ("box", "part"))
-                context = dataclasses.replace(context, boxes=boxes, parts=parts)
+            if self.found:
+                context = with_boxes(context, [self.found[item.ref.id] for item in group])
         try:
             result = attribute(
                 self.classifier,
@@ -447,6 +390,7 @@ class ExplanationRun(ImageRun[ExplainSpec]):
                 target=target,
                 contrast=self.contrast,
                 seed=self.spec.seed,
+                probe=self.spec.probe,
                 telemetry=POINTS if self.spec.figures else False,
                 bad_images="mark",
                 progress=progress,
@@ -463,7 +407,8 @@ class ExplanationRun(ImageRun[ExplainSpec]):
                 raise
             why = f"the model fails near an input of shape {tuple(x.shape[1:])}: {model_error(error)}"
             return self._one_by_one(group, why, progress)
-        result = followed(result, self.detector, self.arguments(group)["place"]) if self._boxes else result
+        if self.found:
+            result = followed(result, cast(Detector, self.loaded.module), self.arguments(group)["place"])
         result = dataclasses.replace(result, values=result.values.cpu(), context=context)
         seconds = time.perf_counter() - start
         return [self._write(item, logits[row], result, row, seconds) for row, item in enumerate(group)]
@@ -494,14 +439,14 @@ class ExplanationRun(ImageRun[ExplainSpec]):
         result = several if several.target.dim() == 1 else several.of_class(0)
         if result.verdict[row] in ("nan_input", "nan_logits"):
             return Failure.of(item.ref, result.advice[row])
-        steps, images, box = result.diagnostics.get("steps"), len(result.target), self._boxes.get(item.ref.id)
+        steps, images, box = result.diagnostics.get("steps"), len(result.target), self.found.get(item.ref.id)
         record = {
             **self.image_entry(item.ref, logits, result.target[row]),
             **({} if self.contrast is None else {"contrast": self.class_entry(self.contrast)}),
-            **({} if box is None else {"box": plain(box.box), "box_on_input": plain(box.on_input)}),
+            **({} if box is None else {"box": plain(box.sides), "box_on_input": plain(box.on_input)}),
             "verdict": result.verdict[row],
             "advice": result.advice[row],
-            **{name: plain(getattr(result, name)[row]) for name in _SCORES},
+            **{name: plain(given[row]) for name in _SCORES if (given := getattr(result, name)) is not None},
             "steps": None if steps is None else int(steps[row]),
             "seconds": round(seconds / images, 3),
             "sha256": item.sha256,
@@ -537,12 +482,12 @@ class ExplanationRun(ImageRun[ExplainSpec]):
 
     def _links(self, name: str) -> list[Box]:
         """The boxes of a photograph, with their pages."""
-        if name not in self._boxes:
+        if name not in self.found:
             return []
         from fringe.explanations._pictures import class_label
         from fringe.page import Box
 
-        same = {k: one for k, one in self._boxes.items() if one.photograph == self._boxes[name].photograph}
+        same = {k: one for k, one in self.found.items() if one.photograph == self.found[name].photograph}
         return [
             Box(
                 index=one.label,

@@ -105,5 +105,6 @@ def index_entry(result: Explanation | Failure, recipe: Preprocessing) -> IndexEn
     if isinstance(result, Failure):
         return IndexEntry(result.id or result.source, "", "", result.reason_to_share, "failed")
     record, tensors = result.record, result.load()
-    picture = thumbnail(_to_image(tensors["input"], recipe), tensors["values"].cpu().numpy())
+    values, box = tensors["values"].cpu().numpy(), record.get("box_on_input")
+    picture = thumbnail(_to_image(tensors["input"], recipe), values, box)
     return IndexEntry(record["id"], result.folder.name, picture, _prediction_of(record).text(), record["verdict"])

@@ -49,6 +49,10 @@ class ImageOptions(Options):
             takes="'predicted', or the number or name of a class",
         ),
     ] = "predicted"
+    boxes: Annotated[
+        str | None,
+        Doc("Boxes of a detector: 'predicted', how many, or X0,Y0,X1,Y1[;X0,...] in pixels of the photograph."),
+    ] = None
     score: Annotated[Literal["logit", "log_probability", "probability"], Doc("What is explained.")] = "logit"
     references: Annotated[str | None, Doc("Images for methods that average over data (at most 64 are taken).")] = None
     preprocessing: Annotated[
@@ -81,9 +85,7 @@ class ExplainSpec(ImageOptions):
     set: Annotated[
         tuple[str, ...], Doc("Setting of the method; may be repeated.", takes="a list of KEY=VALUE texts")
     ] = ()
-    boxes: Annotated[
-        str | None, Doc("Boxes of a detector: 'predicted', how many, or X0,Y0,X1,Y1[;X0,...] in pixels of its input.")
-    ] = None
+    probe: Annotated[bool, Doc("Compare each map with occlusion: 90 forward passes.")] = True
     figures: Annotated[bool, Doc("Draw pictures and write pages.")] = True
     top: Annotated[PositiveInt, Doc("Number of classes on the page, the most probable ones.")] = 5
 
@@ -93,7 +95,9 @@ class CompareSpec(ImageOptions):
     :class:`fringe.bench.experiments.ExperimentSpec`."""
 
     methods: Annotated[Any, Doc("NAME, NAME:PRESET, LABEL=NAME or file.py:NAME, with commas.")] = "fringe,ig"
-    metrics: Annotated[Any, Doc("NAME or NAME:PRESET, with commas.")] = "road,signed_insertion,random_logit"
+    metrics: Annotated[Any, Doc("NAME or NAME:PRESET, with commas.")] = (
+        "road,signed_insertion,random_logit,occlusion_agreement"
+    )
     set: Annotated[
         tuple[str, ...] | Mapping[str, Any],
         Doc("LABEL.KEY=VALUE: a setting of a method or metric; may be repeated.", takes="a list of KEY=VALUE texts"),

@@ -3,6 +3,7 @@
 Each kind of input has a converter in ``CONVERTERS``.
 """
 
+from fringe.inputs._boxes import PredictedBox, predicted_boxes, with_boxes
 from fringe.inputs._converters import (
     Converter,
     ModelInputs,

@@ -17,7 +17,7 @@ from fringe.attribution import Context, InputKind, to_input, to_photograph
 from fringe.baselines import InputSpace
 from fringe.classifier import Classifier
 from fringe.data import EMBEDDED, PHOTOS, SOURCE, find_inputs, is_picture, to_images
-from fringe.detection import Boxes, Detector, as_boxes, is_detector
+from fringe.detection import Boxes, Detector, as_boxes, as_detector, is_detector
 from fringe.errors import InputError, install_hint, require_order, warn_caller
 from fringe.models import (
     EFFICIENTNET,
@@ -262,7 +262,7 @@ def _of_boxes(ready: ModelInputs, boxes: Boxes, parts: Tensor) -> ModelInputs:
         raise InputError("a Classifier has no boxes", argument="boxes", hint=hint)
     if len(ready.inputs) > 1 and not isinstance(boxes, (int, str)):
         raise InputError(f"got boxes for {len(ready.inputs)} images", argument="boxes", hint="give one image at a time")
-    detector = ready.model if isinstance(ready.model, Detector) else Detector(ready.model)
+    detector = as_detector(ready.model, required=True)
     size = ready.inputs.shape[-2:]
     if not isinstance(boxes, (int, str)):
         boxes = to_input(as_boxes(boxes), parts[0], size)

@@ -15,7 +15,7 @@ from fringe.metrics._curves import (
 from fringe.metrics._imputation import ROAD, PerformanceInformationCurve
 from fringe.metrics._localisation import ExpectedHit, MassInside, ObjectBalance, RankAccuracy, RegionCompleteness
 from fringe.metrics._randomisation import MPRT, EfficientMPRT, RandomLogit
-from fringe.metrics._sensitivity import Infidelity, MaxSensitivity, SaCo, SingleDeletion
+from fringe.metrics._sensitivity import Infidelity, MaxSensitivity, OcclusionAgreement, SaCo, SingleDeletion
 from fringe.metrics._without_passes import (
     CompletenessResidual,
     EndpointKL,
@@ -30,7 +30,16 @@ METRICS: dict[str, type[Metric]] = {
     for kind in (
         *(Insertion, Deletion, MASInsertion, MASDeletion, Infidelity, MaxSensitivity, Sparseness),
         *(CompletenessResidual, EndpointKL, TrackingErrorMean, TrackingErrorMax),
-        *(SingleDeletion, SaCo, ROAD, PerformanceInformationCurve, DiffID, SignedInsertion, SymmetricRelevanceGain),
+        *(
+            SingleDeletion,
+            OcclusionAgreement,
+            SaCo,
+            ROAD,
+            PerformanceInformationCurve,
+            DiffID,
+            SignedInsertion,
+            SymmetricRelevanceGain,
+        ),
         *(CumulativePredictionDifference, CumulativePredictionPreservation),
         *(MassInside, RankAccuracy, ExpectedHit, ObjectBalance, RegionCompleteness),
         *(MPRT, EfficientMPRT, RandomLogit),

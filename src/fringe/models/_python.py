@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from torch.export import ExportedProgram
 
 from fringe._strings.class_names import class_names
+from fringe.detection import Detector
 from fringe.errors import ModelError, did_you_mean, line_of
 from fringe.models._base import LoadedParts, LoadOptions, load_into, split_weights
 from fringe.models._preprocessing import Preprocessing
@@ -115,13 +116,17 @@ def _parts_of(code: ModuleType, source: str, attribute: str, weights: str, optio
 
 def stated_preprocessing(module: nn.Module) -> Preprocessing | None:
     """Return the preprocessing that a network states in its attribute ``preprocessing``, as an object or as text, or a
-    detector of torchvision in its ``transform``."""
+    detector of torchvision in its ``transform``. For a :class:`fringe.Detector` it is that of its model."""
+    if isinstance(module, Detector) and not hasattr(module, "preprocessing"):
+        module = module.model
     return _recipe(getattr(module, "preprocessing", None)) or detector_preprocessing(module)
 
 
 def stated_names(module: nn.Module) -> tuple[str, ...] | None:
     """Return the names of the classes that a network states in its attribute ``class_names``, or a classifier of the
-    transformers library in ``config.id2label``."""
+    transformers library in ``config.id2label``. For a :class:`fringe.Detector` they are those of its model."""
+    if isinstance(module, Detector) and not hasattr(module, "class_names"):
+        module = module.model
     table: Any = getattr(getattr(module, "config", None), "id2label", None)
     kinds = [kind.__name__ for kind in type(module).__mro__]
     is_classifier = any("Classification" in kind or "ForObjectDetection" in kind for kind in kinds)

@@ -362,7 +362,7 @@ def _box_words(result: Attribution, row: int) -> str:
     chance = _number(seen[row])
     if chance is None:
         return f"{words}."
-    place = "another place" if chance >= SEEN else "no place"
+    place = "a place" if chance >= SEEN else "no place"
     return (
         f"{words}, and {place} of the network still finds the object there (largest probability {number(chance, 2)})."
     )

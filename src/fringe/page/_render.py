@@ -79,9 +79,15 @@ def _strength(values: Array) -> float:
     return float(np.quantile(size, 0.995)) or float(size.max())
 
 
-def thumbnail(image: Array, values: Array) -> str:
-    """The strength of a map (C, H, W) over an image (H, W, 1 or 3), 240 pixels long, as WebP in base64."""
+def thumbnail(image: Array, values: Array, box: Sequence[float] | None = None) -> str:
+    """The strength of a map (C, H, W) over an image (H, W, 1 or 3), 240 pixels long, as WebP in base64; with a ``box``,
+    left, top, right and bottom in pixels of the image."""
     shown = _resized(Image.fromarray(np.rint(blend(image, values) * 255).astype(np.uint8)), 240)
+    if box is not None:
+        scale = shown.width / image.shape[1]
+        sides = [side * scale for side in box]
+        for colour, width in (("white", 4), (INK, 2)):
+            ImageDraw.Draw(shown).rectangle(sides, outline=colour, width=width)
     out = io.BytesIO()
     shown.save(out, "WEBP", quality=75, method=4)
     return base64.b64encode(out.getvalue()).decode("ascii")

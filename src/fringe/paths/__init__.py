@@ -38,6 +38,7 @@ from fringe.paths._lines import (
     Vertices,
     authors_spacing,
 )
+from fringe.paths._occlusion import Occlusion, filling, part_numbers
 from fringe.paths._problem import Problem, Progress
 from fringe.paths._sequential import (
     AdversarialPath,

@@ -13,7 +13,7 @@ from fringe._network.arguments import NO_ARGUMENTS, ForwardArguments, is_joint
 from fringe._network.cuda_graphs import CUDAGraphs
 from fringe._numbers.float64 import float64_on
 from fringe._numbers.rng import KeyedGenerator, content_hash
-from fringe.baselines import InputSpace, make_baseline
+from fringe.baselines import ANY_INPUT, InputSpace, make_baseline
 from fringe.classifier import Classifier, Linearisation, Score, Target
 from fringe.errors import InputError, TargetError, is_machine_error, require
 from fringe.geometry import Jacobian, log_probabilities
@@ -43,6 +43,7 @@ class Problem:
         domain: Valid range, baselines and reference images of the input space.
         baseline: Baseline (B, *S) given by the caller.
         feature_mask: Numbers (B, *S) of features, whose entries a method by perturbation replaces together.
+        probe: Whether maps are compared with occlusion.
         record_path: Whether to record the path of each image; an integer: with this many of its points as images.
         progress: Called with the steps done and planned.
         forward_args: Further arguments of the model.
@@ -61,9 +62,10 @@ class Problem:
     contrast: Tensor | None = None
     ids: tuple[str, ...] | None = None
     rng: KeyedGenerator = field(default_factory=KeyedGenerator)
-    domain: InputSpace = field(default_factory=InputSpace)
+    domain: InputSpace = ANY_INPUT
     baseline: Tensor | None = None
     feature_mask: Tensor | None = None
+    probe: bool = False
     record_path: bool | int = False
     progress: Progress | None = None
     forward_args: ForwardArguments = NO_ARGUMENTS
@@ -102,8 +104,9 @@ class Problem:
             TargetError: If a target or contrast is no class of the model, or both are the same.
             InputError: If ``inputs`` have no batch axis.
         """
-        fields["domain"] = _joined_space(fields.pop("domain", InputSpace()), forward_args, inputs)
-        logits = _first_logits(lambda x: model.logits_as_given(x, forward_args), inputs)
+        if (domain := fields.pop("domain", None)) is not None:
+            fields["domain"] = _joined_space(domain, forward_args, inputs)
+        logits = _first_logits(lambda x: model.logits(x, forward_args, as_given=True), inputs)
         classes = model.resolve_target(target, torch.nan_to_num(logits))
         other = None if contrast is None else model.resolve_target(contrast, logits, "contrast")
         if other is not None:
@@ -130,9 +133,11 @@ class Problem:
         if lengths is not None and is_joint(forward_args.parts):
             hint = "explain the padded series alone, with the other tensors as forward_args or forward_kwargs"
             raise InputError("got lengths of series for several tensors", argument="lengths", hint=hint)
-        fields |= {"forward_args": forward_args, "token_length": token, "lengths": _lengths(lengths, inputs, token)}
-        rng: KeyedGenerator = fields.pop("rng", KeyedGenerator())
-        fields["rng"] = replace(rng, places=forward_args.by_name)
+        fields |= {"forward_args": forward_args, "token_length": token}
+        if lengths is not None:
+            fields["lengths"] = _lengths(lengths, inputs, token)
+        if forward_args.parts:
+            fields["rng"] = replace(fields.pop("rng", KeyedGenerator()), places=forward_args.by_name)
         return cls(model, inputs, logits, classes, other, **fields)
 
     # -- evaluations of the model: points ``x`` (L, *S) belong to the images ``rows`` (L,) ----------------------------
@@ -174,8 +179,8 @@ class Problem:
     def graphs(self) -> CUDAGraphs | None:
         """The CUDA graphs of the model, where its calls may be recorded."""
         graphs = self.model.graphs
-        served = graphs is not None and graphs.serve(self.inputs.device) and self.forward_args == NO_ARGUMENTS
-        return graphs if served else None
+        serve = graphs is not None and self.inputs.device.type in graphs.devices and self.forward_args == NO_ARGUMENTS
+        return graphs if serve else None
 
     def call(
         self, function: Callable[..., Iterator[Any]], name: object, rows: Tensor, *arguments: Any
@@ -431,7 +436,7 @@ class Problem:
         return replace(
             part,
             inputs=x,
-            logits=self.model.logits_as_given(x, arguments),
+            logits=self.model.logits(x, arguments, as_given=True),
             ids=None if self.ids is None else part.ids,
             domain=self.domain.narrowed(axis, size, length),
             baseline=None if part.baseline is None else part.baseline.narrow(axis, 0, length),
@@ -444,8 +449,6 @@ class Problem:
 
 def _lengths(lengths: Any, inputs: Tensor, token: float | None) -> tuple[int, ...] | None:
     """The lengths (B) as numbers, or None if nothing is padded; raises InputError if they are no lengths of these."""
-    if lengths is None:
-        return None
     size = inputs.shape[-1 if token is None else -2]
     try:
         values = tuple(map(operator.index, torch.as_tensor(lengths).tolist()))

@@ -310,9 +310,7 @@ def _difference(problem: Problem, row: Tensor, x: Tensor, u: Tensor, gradient: T
         rounding = 8 * torch.finfo(dtype).eps * float(u.double().norm()) * scale
         return float(values[0] - values[1]) / (2 * size), rounding / size
 
-    def forward(point: Tensor) -> Tensor:
-        return problem.forward(point, row)
-
+    forward = partial(problem.forward, rows=row)
     scale = float(problem.logits[row].double().norm()) or 1.0
     length = float(x.double().norm()) or 1.0
     double = x.dtype == torch.float64
@@ -369,27 +367,16 @@ class _Autocast(TorchFunctionMode):
 
 
 def _check_jvp(problem: Problem, point: Linearisation, u: Tensor, gradient: Tensor, *, required: bool) -> None:
-    """Refuse a model whose Jacobian-vector products are wrong or missing, or do without them."""
-    try:
-        _check_adjoint(problem, point, u, gradient)
-    except NotDifferentiableError:
-        if required:
-            raise
-        problem.model.jvp_mode = "none"
-        warn_caller(
-            "the model's Jacobian-vector products are missing or wrong; the map does not need them: the length of the "
-            "first step is estimated"
-        )
-
-
-def _check_adjoint(problem: Problem, point: Linearisation, u: Tensor, gradient: Tensor) -> None:
-    """Compare ``<u, J v>`` with ``<J^T u, v>`` for v along J^T u, where that product is no small sum of large terms."""
+    """Refuse a model whose Jacobian-vector products are wrong or missing, or do without them: compare ``<u, J v>`` with
+    ``<J^T u, v>`` for v along J^T u, where that product is no small sum of large terms."""
     v = gradient / gradient.double().norm().to(gradient.dtype)
-    column = point.jvp(v)
-    if problem.model.jvp_mode == "double_backward" and not _adjoint_holds(u, column, gradient, v):
-        point.use_forward_mode("its backward pass is not linear in what comes back, or drops part of it")
+    try:
         column = point.jvp(v)
-    if not _adjoint_holds(u, column, gradient, v):
+        if problem.model.jvp_mode == "double_backward" and not _adjoint_holds(u, column, gradient, v):
+            point.use_forward_mode("its backward pass is not linear in what comes back, or drops part of it")
+            column = point.jvp(v)
+        if _adjoint_holds(u, column, gradient, v):
+            return
         left, right = (u * column).sum(), (gradient * v).sum()
         raise NotDifferentiableError(
             f"its forward and backward derivatives disagree (<u, Jv> = {left.item():.6g}, <J'u, v> = "
@@ -398,6 +385,14 @@ def _check_adjoint(problem: Problem, point: Linearisation, u: Tensor, gradient: 
             # forward mode takes the output of an operation of torch.library for a constant, without a word
             hint=f"if the model has operations of torch.library, which have no forward derivative, {WITHOUT_JVP}",
         )
+    except NotDifferentiableError:
+        if required:
+            raise
+    problem.model.jvp_mode = "none"
+    warn_caller(
+        "the model's Jacobian-vector products are missing or wrong; the map does not need them: the length of the "
+        "first step is estimated"
+    )
 
 
 def _adjoint_holds(u: Tensor, jv: Tensor, ju: Tensor, v: Tensor) -> bool:

@@ -82,6 +82,7 @@ class GridRow:
         prediction: What the model predicts; None if it is not known.
         cells: A cell per method.
         controls: Cells of control maps with their names, drawn after those of the methods.
+        box: Left, top, right and bottom of an explained box, in pixels, which is drawn on all of them.
     """
 
     image: NDArray[Any]
@@ -89,6 +90,7 @@ class GridRow:
     prediction: Prediction | None
     cells: tuple[GridCell, ...]
     controls: tuple[tuple[str, GridCell], ...] = ()
+    box: Sequence[float] | None = None
 
     @property
     def drawn(self) -> tuple[GridCell, ...]:
@@ -170,6 +172,7 @@ def comparison_grid(
     averaged = f", averaged over {' or '.join(pooled)} pixels for display" if pooled else ""
     strength = f"Σ|attribution| over channels{averaged}; each map in units of its 99th percentile"
     scaling = f"Bright: where the evidence lies, for or against ({strength})."
+    scaling += maps.BOX_WORDS if any(row.box is not None for row in rows) else ""
     panel = styles.open_panel(*size, title=title, caption=(caption, scaling), ax=ax)
     letters = max(int((panel.bbox.width / panel.dpi - _BAR) / columns / styles.LETTER) - 2, 8)
     grid = panel.subplots(len(rows), columns, squeeze=False)
@@ -183,6 +186,8 @@ def comparison_grid(
         for one, cell in zip(axes[1:], row.drawn, strict=True):
             _draw_cell(one, cell, row.image.shape[:2], window)
             _write_scores(one, cell.annotations, letters)
+        for one in axes:
+            maps.draw_box(one, row.box)
     for axes, name in zip(grid[0, 1:], titles, strict=True):
         styles.write(axes, title=styles.wrapped(name, int(0.85 * letters)))
     colours = ScalarMappable(Normalize(0.0, 1.0), maps.STRENGTH)
@@ -269,7 +274,8 @@ _TONES = {"checked": "#0b5688", "fair": "#8a5300", "bad": "#a8321a", "plain": st
 class SheetItem:
     """One input of a contact sheet: its image (H, W, 1 or 3) in [0, 1], the attribution (C, H, W), the prediction, and
     the verdict with its tone, of ``_TONES``. Where the image was made smaller, ``pixel`` is how many
-    pixels of the input lie along the side of one of it. ``region``: weights (H, W) of a focus, whose outline is drawn.
+    pixels of the input lie along the side of one of it. ``region``: weights (H, W) of a focus, whose outline is drawn,
+    and ``box``: left, top, right and bottom of an explained box, in pixels of the image.
     """
 
     image: NDArray[Any]

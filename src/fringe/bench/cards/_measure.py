@@ -58,7 +58,10 @@ FEW = 8
 REFERENCES = 16
 #: The metrics of each part of a card on the digits, and whether they compute further maps.
 PARTS: Mapping[str, tuple[tuple[str, ...], bool]] = {
-    "Interventions": (("single_deletion", "signed_insertion", "road", "saco", "insertion", "deletion"), False),
+    "Interventions": (
+        ("single_deletion", "occlusion_agreement", "signed_insertion", "road", "saco", "insertion", "deletion"),
+        False,
+    ),
     "Sanity": (("mprt", "random_logit"), True),
     "Noise sensitivity": (("max_sensitivity", "max_sensitivity:rounding"), True),
     "Completeness": (("completeness_residual",), False),

@@ -140,12 +140,11 @@ class TaskFailure:
 
     Attributes:
         reason: What happened, as in "ended its process (SIGKILL)".
-        fault: What is to blame: the task; the start of a process, which had not begun to take tasks; or the machine,
-            which is lost, and which costs the task no try.
+        fault: What is to blame: the task, or the start of a process, which had not begun to take tasks.
     """
 
     reason: str
-    fault: Literal["task", "start", "machine"] = "task"
+    fault: Literal["task", "start"] = "task"
 
 
 class Executor(Protocol):
@@ -290,7 +289,7 @@ class _Policy:
                     'and does a script that starts them do so under `if __name__ == "__main__"`?',
                     argument="workers",
                 )
-        if order is None or result.fault != "task":
+        if order is None:
             return None
         task = order.task
         self.tries[task.key] = self.tries.get(task.key, 0) + 1

@@ -22,16 +22,19 @@ from fringe.bench.experiments._spec import options_of
 from fringe.bench.scenes import Example, Scene
 from fringe.classifier import Classifier
 from fringe.data import ImageError, ImageRef, find_inputs
+from fringe.detection import Detector, as_detector, read_boxes
 from fringe.errors import FringeError, InputError, TargetError, TransientError, first_line, is_misread, is_transient
 from fringe.inputs import (
     ImageEntry,
     ImageSample,
+    PredictedBox,
     choose_references,
     content_digest,
     find_images,
     given_images,
     in_order,
     open_image_entry,
+    predicted_boxes,
     sample_images,
 )
 from fringe.models import Answers, LoadedModel, rounding_of
@@ -149,6 +152,18 @@ class ExampleEntry(ImageEntry):
         return {**super().record(), "scene": self.label, "cluster": example.cluster, "target": example.target}
 
 
+@dataclass(frozen=True, kw_only=True)
+class BoxEntry(ImageEntry):
+    """A predicted ``box`` of a ``photograph``."""
+
+    photograph: ImageEntry
+    box: PredictedBox
+
+    def record(self) -> dict[str, Any]:
+        """As plain data, with the photograph as the cluster, and the best label."""
+        return {**super().record(), "cluster": self.box.photograph, "target": self.box.label}
+
+
 def sample_examples(
     scenes: Mapping[str, Scene],
     networks: Mapping[str, Sequence[LoadedModel]],
@@ -184,6 +199,8 @@ def open_entry(
 ) -> tuple[Tensor, Tensor | None]:
     """The model's input (C, H, W), and for an example of a scene the pixels (H, W) that the model uses. Raises as
     :func:`open_image_entry` does."""
+    if isinstance(picture, BoxEntry):
+        picture = picture.photograph
     if not isinstance(picture, ExampleEntry):
         return open_image_entry(picture, model.preprocessing, exif), None
     try:
@@ -197,9 +214,10 @@ def open_entry(
 
 
 def forward_arguments(pictures: Sequence[ImageEntry], device: torch.device | str) -> ForwardArguments:
-    """Further arguments of the network for images: for examples of a detector, the places of the boxes."""
+    """Further arguments of the network for images: for boxes of a detector, their places."""
     examples = [one.example for one in pictures if isinstance(one, ExampleEntry) and one.scene.has_boxes]
     places = [torch.tensor(example.values["place"], device=device) for example in examples]
+    places += [one.box.place.to(device) for one in pictures if isinstance(one, BoxEntry)]
     return ForwardArguments.of(len(places), None, {"place": torch.stack(places)} if places else None)
 
 
@@ -306,6 +324,7 @@ def resolve(plan: Plan, *, logits: bool = False, known: Collection[str] = (), dr
     loaded = {model.label: model.source.load(images=refs) for model in plan.models} if plan.scenes else {}
     drawn, references = (draw or _drawn)(plan, refs, loaded)
     loaded = loaded or {model.label: model.source.load() for model in plan.models}
+    plan, drawn, loaded = _with_boxes(plan, drawn, loaded)
     metrics = dict[str, dict[str, Any]]()
     for label, metric in plan.metrics.items():
         described = {name: getattr(metric, name) for name in ("title", "direction", "unit", "space", "source")}
@@ -353,6 +372,39 @@ def _drawn(
     counts = {label: plan.images(label) for label in plan.scenes}
     images = in_order(refs if any(scene.requires_images for scene in plan.scenes.values()) else [], plan.seed)
     return sample_examples(plan.scenes, networks, images, counts, plan.seed, plan.exclude, digest), references
+
+
+def _with_boxes(
+    plan: Plan, drawn: ImageSample, loaded: Mapping[str, LoadedModel]
+) -> tuple[Plan, ImageSample, Mapping[str, LoadedModel]]:
+    """Replace the photographs of a given detector by its boxes, of each of them; other plans are as they were. A
+    photograph without such a box is missing. Raises InputError where there are several models, whose boxes differ."""
+    detectors = [label for label, one in loaded.items() if isinstance(one.module, Detector)]
+    if plan.scenes or not (detectors or plan.boxes):
+        if plan.boxes:
+            raise InputError("got boxes with a scene, which chooses its own", argument="boxes", hint="leave it out")
+        return plan, drawn, loaded
+    if len(loaded) > 1:
+        hint = "run each detector alone, in a folder of its own"
+        raise InputError("the boxes of one model are not those of another", argument="model", hint=hint)
+    plan = replace(plan, boxes=plan.boxes or "predicted")
+    ((label, model),) = loaded.items()
+    model, asked = replace(model, module=as_detector(model.module, required=True)), read_boxes(plan.boxes or "")
+    if isinstance(asked, Tensor) and len(drawn.pictures) > 1:
+        message = f"got boxes for {len(drawn.pictures)} images"
+        raise InputError(message, argument="boxes", hint="give one image at a time, or how many boxes of each")
+    entries, missing = list[ImageEntry](), list(drawn.missing)
+    for picture in drawn.pictures:
+        try:
+            boxes, model = predicted_boxes(model, picture.ref, asked, plan.exif)
+        except (ImageError, InputError) as error:
+            missing.append(f"{picture.ref.source}: {error}")
+            continue
+        for box in boxes:
+            ref = replace(picture.ref, id=box.name)
+            name = f"{picture.digest}-box:{digest(box.place.tolist())[:16]}"  # whatever else is explained
+            entries.append(BoxEntry(ref, name, photograph=picture, box=box))
+    return replace(plan, n=max(1, len(entries))), ImageSample(tuple(entries), tuple(missing)), {label: model}
 
 
 def _scenes(plan: Plan, refs: Sequence[ImageRef], loaded: Mapping[str, LoadedModel]) -> dict[str, dict[str, Any]]:

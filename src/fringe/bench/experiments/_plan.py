@@ -32,6 +32,7 @@ from fringe.bench.experiments._target import read_target
 from fringe.bench.scenes import SCENES, Scene, get_scene
 from fringe.classifier import Score
 from fringe.data import SOURCE, ImageError, ImageRef, find_inputs
+from fringe.detection import as_detector, is_detector, read_boxes
 from fringe.errors import InputError, did_you_mean, install_hint, warn_caller
 from fringe.evaluation import BOX_CONTROLS, CONTROLS, Candidate, planned_work, with_controls
 from fringe.inputs import default_model
@@ -73,7 +74,8 @@ class ModelSource:
         """Load the model in evaluation mode, without parameter gradients; a module in memory is copied. ``images`` are
         those of ``data``, where they are listed already."""
         if self.scene is None:
-            return self._given(device)
+            loaded = self._given(device)
+            return replace(loaded, module=as_detector(loaded.module))
         given = self.given()
         if not self.scene.requires_images:
             images = []
@@ -84,7 +86,14 @@ class ModelSource:
 
     def given(self) -> LoadedModel | None:
         """Load the model that the network of a scene is made of, on the CPU; None where it is made of none."""
-        return self._given("cpu") if self.scene is not None and self.scene.requires_model else None
+        if self.scene is None or not self.scene.requires_model:
+            return None
+        given = self._given("cpu")
+        if is_detector(given.module):
+            message = f"{self.scene.name} is made of a classifier, and the model {self.spec!r} is a detector"
+            hint = "the scenes shapes and context have detectors of their own; images need no scene"
+            raise InputError(message, argument="scene", hint=hint)
+        return given
 
     def _given(self, device: torch.device | str) -> LoadedModel:
         if self.loaded is not None:
@@ -174,7 +183,8 @@ class Plan:
     the number of a class. ``scenes`` by label make the networks and examples of the models, ``n`` examples each, or as
     many as ``examples`` says, if that is less. ``controls`` may name those that are computed. Unless they are to
     ``sample``, the images are the first ``n`` in their order. The maps of the first ``shown`` images are stored in any
-    case. ``more`` are the options of the specification that have no field here.
+    case. Of a detector, ``boxes`` says which are explained, in the form of a command line; once a plan is resolved, its
+    images are these boxes. ``more`` are the options of the specification that have no field here.
     """
 
     name: str
@@ -184,6 +194,7 @@ class Plan:
     n: int
     seed: int = 0
     target: str | int = "predicted"
+    boxes: str | None = None
     score: Score = "logit"
     exif: Literal["transpose", "ignore"] = "ignore"
     references: str | None = None
@@ -232,7 +243,7 @@ class Plan:
 
     def has_boxes(self, model: PlanModel) -> bool:
         """Whether boxes of a detector are explained."""
-        return model.scene in self.scenes and self.scenes[model.scene].has_boxes
+        return self.scenes[model.scene].has_boxes if model.scene in self.scenes else self.boxes is not None
 
     def limit(self, metric: str) -> int:
         """How many images a metric is computed on."""
@@ -300,6 +311,8 @@ def build_plan(spec: ExperimentSpec) -> Plan:
         if name not in named:
             hint = did_you_mean(name, named, f"its metrics: {', '.join(named)}")
             raise InputError(f"{name!r} is no metric of this run", argument="limits", hint=hint)
+    if spec.boxes is not None:
+        read_boxes(spec.boxes)
     _require_images("references", *((spec.references,) if spec.references else ()))
     _require_images("data", *spec.data)
     tuned = None if spec.preset is None else read_preset(Path(spec.preset))

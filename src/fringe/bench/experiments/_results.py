@@ -350,9 +350,8 @@ class Results:
         Returns:
             Labels (n,) of clusters in the order of the images; None if every image is independent.
         """
-        if self.manifest.scene_of(model) is None:
-            return None
-        return tuple(image["cluster"] for image in self.manifest.images_of(model, metric))
+        images = self.manifest.images_of(model, metric)
+        return tuple(image["cluster"] for image in images) if images and "cluster" in images[0] else None
 
     def missing(self) -> list[str]:
         """Describe every part of the table in which images were not computed.
@@ -409,10 +408,10 @@ class Results:
         for model in self.models:
             cells = {(method, metric): cell for (of, method, metric), cell in self.cells.items() if of == model}
             groups = {metric: {"clusters": self.clusters(model, metric)} for metric in self.metrics}
-            found = summary({key: cell.scores for key, cell in cells.items()}, (), words, seed, groups)
+            summaries = summary({key: cell.scores for key, cell in cells.items()}, (), words, seed, groups)
             for (method, metric), cell in cells.items():
                 counts = {"images": len(cell.scores), "missing": cell.missing, "failed": cell.failed}
-                numbers = asdict(found[method, metric].estimate)
+                numbers = asdict(summaries[method, metric].estimate)
                 rows.append({"model": model, "method": method, "metric": metric, **numbers, **counts})
         return pl.DataFrame(rows)
 

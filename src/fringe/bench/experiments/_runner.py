@@ -12,6 +12,7 @@ from fringe._numbers.float64 import float64_on
 from fringe._numbers.rng import KeyedGenerator
 from fringe.baselines import InputSpace
 from fringe.bench.experiments._manifest import (
+    BoxEntry,
     ExampleEntry,
     Manifest,
     Resolved,
@@ -254,7 +255,7 @@ class TaskRunner:
             with classifier.session(x.device):
                 pictures = [self._resolved.pictures[image] for image in images]
                 arguments = forward_arguments(pictures, self._device)
-                logits = classifier.logits_as_given(x, arguments)
+                logits = classifier.logits(x, arguments, as_given=True)
                 faults = [self._fault(context, image, row) for image, row in zip(images, logits, strict=True)]
                 failed |= {i: ("failed", fault) for i, fault in zip(images, faults, strict=True) if fault}
                 valid = [i for i, fault in enumerate(faults) if not fault]
@@ -306,9 +307,11 @@ class TaskRunner:
 
     def _target(self, images: Sequence[str]) -> Any:
         entries = [self._resolved.pictures[image] for image in images]
-        examples = [entry.example for entry in entries if isinstance(entry, ExampleEntry)]
-        if len(examples) == len(entries):
-            return torch.tensor([example.target for example in examples], device=self._device)
+        known = [entry.example.target for entry in entries if isinstance(entry, ExampleEntry)]
+        if self._resolved.plan.target == "predicted":  # "no object" is no answer
+            known += [entry.box.label for entry in entries if isinstance(entry, BoxEntry)]
+        if len(known) == len(entries):
+            return torch.tensor(known, device=self._device)
         if self._resolved.plan.target != "label":
             return self._resolved.plan.target
         return torch.tensor([entry.ref.label for entry in entries], device=self._device)

@@ -232,6 +232,10 @@ class ExperimentSpec(Options):
     target: Annotated[str | int, PlainValidator(_target), Changes("maps")] = Field(
         "predicted", description="Class to explain: 'predicted' (top-1), 'label', or a class number."
     )
+    boxes: Annotated[str | None, Changes("scores")] = Field(
+        None,
+        description="Boxes of a detector, each by itself: 'predicted', how many of an image, or X0,Y0,X1,Y1[;X0,...].",
+    )
     score: Annotated[Literal["logit", "log_probability", "probability"], Changes("maps")] = Field(
         "logit", description="Explained score."
     )

@@ -215,6 +215,8 @@ class Store(AbstractContextManager["Store"]):
             rows = f"{len(self._lost_rows)} rows"
             warn_caller(f"{str(self.root / FILE)!r} is damaged ({rows}, the first is {self._lost_rows[0]}); {_AGAIN}")
             self._remove(self._lost_rows)
+        else:
+            return
         self._forget()
 
     def _free_claims(self) -> tuple[bool, str | None]:

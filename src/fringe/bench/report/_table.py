@@ -25,10 +25,12 @@ from fringe.evaluation import (
     ControlTest,
     Difference,
     Estimate,
+    conclude,
     holm,
     paired_all,
     summary,
     too_few,
+    variants_of,
 )
 from fringe.metrics import ARROW, METRICS, Aggregate, Direction
 
@@ -140,7 +142,8 @@ class ScoreRow:
 @dataclass(frozen=True)
 class ScoreTable:
     """All methods of a model, the controls last, under its metrics. ``comparisons`` is how many the adjustment of p
-    counts, ``seed`` that of the intervals. Unless all gates of the model hold, its scores prove nothing."""
+    counts, ``seed`` that of the intervals; ``conclusions`` say what the scores show. Unless all gates of the model
+    hold, its scores prove nothing."""
 
     title: str
     model: str
@@ -150,6 +153,7 @@ class ScoreTable:
     comparisons: int
     seed: int
     gates_hold: bool
+    conclusions: tuple[str, ...] = ()
 
     @property
     def competing(self) -> tuple[ScoreRow, ...]:
@@ -190,7 +194,9 @@ class ScoreTable:
         ]
         rules = (len(self.competing) - 1,) if self.controls else ()
         columns = ("method", *(column.heading for column in self.columns))
-        return Table(columns, rows, self.title, rules, self.groups, [*legend(self), *flag_lines(self)])
+        return Table(
+            columns, rows, self.title, rules, self.groups, [*self.conclusions, *legend(self), *flag_lines(self)]
+        )
 
     def flags(self, *, controls: bool) -> Counter[tuple[str, str]]:
         """Count how often each flag is up for the methods' scores, or the controls', by (flag, title of the metric)."""
@@ -240,8 +246,8 @@ def build_table(
     clusters = {label: results.clusters(model, label) for label in known}
     controls = [method for method in labels if method not in methods]
     words: dict[str, tuple[Direction, Aggregate]] = {k: (one.direction, one.summary) for k, one in known.items()}
-    found = summary(scores, controls, words, seed, {label: {"clusters": clusters[label]} for label in known})
-    estimates = {key: one.estimate for key, one in found.items()}
+    summaries = summary(scores, controls, words, seed, {label: {"clusters": clusters[label]} for label in known})
+    estimates = {key: one.estimate for key, one in summaries.items()}
     others = set(methods) - {reference}
     compared = [(m, label) for m, label in cells if m in others and known[label].direction != "none"]
     paired = paired_all(
@@ -266,7 +272,7 @@ def build_table(
                 difference=differences.get(key),
                 adjusted=adjusted.get(key, math.nan),
                 clustered=clusters[label] is not None,
-                control=found[key].test,
+                control=summaries[key].test,
             )
     columns = tuple(known.values())
     rows = tuple(
@@ -275,7 +281,13 @@ def build_table(
     comparisons = sum(difference.n > 0 for difference in paired)
     gates_hold = not results.manifest.failed_gates(model)
     title = f"Methods on {model}" + ("" if gates_hold else ", whose gate failed: these scores are not to be read")
-    return ScoreTable(title, model, reference, columns, rows, comparisons, seed, gates_hold)
+    valid = {label: words[label] for label, column in known.items() if column.valid}
+    variants = variants_of({label: known[label].settings for label in valid})
+    groups = {label: {"clusters": clusters[label]} for label in valid}
+    sentences = (
+        conclude(scores, summaries, controls, valid, seed, variants=variants, groups=groups) if gates_hold else []
+    )
+    return ScoreTable(title, model, reference, columns, rows, comparisons, seed, gates_hold, tuple(sentences))
 
 
 def significance_stars(adjusted: float) -> str:
@@ -470,9 +482,9 @@ def _table(results: Results, title: str, models: Sequence[str]) -> Table:
         groups[metric] = {"clusters": clusters, "networks": networks}
     seed, controls = int(manifest.plan["seed"]), [method for method in methods if results.is_control(method)]
     words = {metric: (manifest.metrics[metric]["direction"], manifest.metrics[metric]["summary"]) for metric in metrics}
-    found = summary(scores, controls, words, seed, groups)
-    cells = {key: one.estimate for key, one in found.items()}
-    marks = {key: NOT_BETTER for key, one in found.items() if one.test is not None and one.test.better is False}
+    summaries = summary(scores, controls, words, seed, groups)
+    cells = {key: one.estimate for key, one in summaries.items()}
+    marks = {key: NOT_BETTER for key, one in summaries.items() if one.test is not None and one.test.better is False}
     shown = [metric for metric in metrics if any(cells[method, metric].n for method in methods)]
     head = ["method"]
     for metric in shown:  # the title, the preset that the label names, and the direction

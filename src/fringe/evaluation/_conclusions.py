@@ -1,0 +1,202 @@
+"""Conclusions: what a table of scores shows, in at most four sentences that are made by rule from its numbers."""
+
+import math
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from fringe._strings.formats import counted
+from fringe.evaluation._statistics import (
+    BELOW,
+    Column,
+    Difference,
+    Labels,
+    Summary,
+    holm,
+    least_images,
+    paired_all,
+)
+from fringe.metrics import Aggregate, Direction
+
+#: A difference of this many half intervals is found in four of five samples: (1.96 + .84) / 1.96.
+_POWER = (1.96 + 0.84) / 1.96
+#: More images than this many times those at hand are not asked for: the two methods are level.
+_MANY_MORE = 20
+
+
+@dataclass(frozen=True)
+class _Contest:
+    """The best method under a metric: its differences to the others, each with an adjusted p, and its test against the
+    controls."""
+
+    metric: str
+    best: str
+    others: Mapping[str, tuple[Difference, float]]
+    against: Summary
+
+    @property
+    def rival(self) -> str | None:
+        """The other method that is nearest to the best, of those that it is not shown to be better than."""
+        level = {method: abs(one.value) for method, (one, p) in self.others.items() if not p < BELOW}
+        return min(level, key=level.__getitem__, default=None)
+
+    @property
+    def is_won(self) -> bool:
+        """Whether the best is better than every other method, and than every control if there are any."""
+        return self.rival is None and (self.against.test is None or self.against.test.better is True)
+
+
+def conclude(
+    scores: Mapping[tuple[str, str], Column],
+    known: Mapping[tuple[str, str], Summary],
+    controls: Collection[str],
+    metrics: Mapping[str, tuple[Direction, Aggregate]],
+    seed: int,
+    *,
+    variants: Mapping[str, tuple[str, str]] | None = None,
+    groups: Mapping[str, Mapping[str, Labels | None]] | None = None,
+) -> list[str]:
+    """Say which method is better than all others and all controls, where a control is level with the best, whether the
+    reference decides, and what more images would show.
+
+    Args:
+        scores: A score an image, by the labels of the method or control and of the metric.
+        known: The summaries of the same, as of :func:`summary`.
+        controls: Which of the methods are controls.
+        metrics: What is better, and what is estimated, by label.
+        seed: Keys the bootstrap and the random signs.
+        variants: The name of the metric and of its reference, by label, of metrics that replace pixels.
+        groups: The ``clusters`` and ``networks`` of the images by metric, as for :func:`estimate`.
+
+    Returns:
+        At most four sentences; none where nothing was tested.
+    """
+    contests = _contests(scores, known, controls, metrics, seed, groups or {})
+    tests = [one.test for (method, _), one in known.items() if method not in controls and one.test is not None]
+    images = max((test.difference.signs for test in tests), default=0)
+    several = len({method for method, _ in scores if method not in controls}) > 1
+    if not contests or not (tests or several) or (tests and images < least_images(len(tests))):
+        return []
+    turned = _turned(contests, variants or {})
+    return [*_winners(contests, bool(tests), several), *_level(contests), *turned, *_next(contests)]
+
+
+def variants_of(settings: Mapping[str, Mapping[str, Any]]) -> dict[str, tuple[str, str]]:
+    """The names of the metric and of its reference, by label, of metrics with these settings that have a reference."""
+    return {label: (one["metric"], str(one["reference"])) for label, one in settings.items() if "reference" in one}
+
+
+def _contests(
+    scores: Mapping[tuple[str, str], Column],
+    known: Mapping[tuple[str, str], Summary],
+    controls: Collection[str],
+    metrics: Mapping[str, tuple[Direction, Aggregate]],
+    seed: int,
+    groups: Mapping[str, Mapping[str, Labels | None]],
+) -> list[_Contest]:
+    """The contest of each metric with a direction under which a method has a score."""
+    pairs, best = list[tuple[str, str]](), dict[str, str]()
+    differences = list[Difference]()
+    for label, (direction, kind) in metrics.items():
+        sign = {"higher": 1.0, "lower": -1.0, "none": math.nan}[direction]
+        of = {method: one.estimate for (method, metric), one in known.items() if metric == label}
+        means = {
+            method: sign * (one.mean if kind == "mean" else one.median)
+            for method, one in of.items()
+            if method not in controls
+        }
+        means = {method: value for method, value in means.items() if math.isfinite(value)}
+        if not means:
+            continue
+        best[label] = max(means, key=means.__getitem__)
+        others = [method for method in means if method != best[label]]
+        columns: list[tuple[Column, Column, Aggregate]] = [
+            (scores[best[label], label], scores[other, label], kind) for other in others
+        ]
+        differences += paired_all(columns, seed, **groups.get(label, {}))
+        pairs += [(label, other) for other in others]
+    adjusted = dict(zip(pairs, zip(differences, holm([one.p for one in differences]), strict=True), strict=True))
+    return [
+        _Contest(label, method, {o: one for (of, o), one in adjusted.items() if of == label}, known[method, label])
+        for label, method in best.items()
+    ]
+
+
+def _winners(contests: Sequence[_Contest], tested: bool, several: bool) -> list[str]:
+    """Which method is better than all it was compared with, and in which scores."""
+    rivals = " and ".join(["all other methods"] * several + ["all controls"] * tested)
+    won = dict[str, list[str]]()
+    for one in contests:
+        if one.is_won:
+            won.setdefault(one.best, []).append(_title(one.metric))
+    if not won:
+        who = "No method is" if several else f"{contests[0].best} is not"
+        return [f"{who} shown to be better than {rivals} in any score."]
+    parts = [f"{method} is better than {rivals} in {_listed(names)}" for method, names in won.items()]
+    return [f"{'; '.join(parts)}."]
+
+
+def _level(contests: Sequence[_Contest]) -> list[str]:
+    """Which control the best method is not shown to be better than, and what to do."""
+    levels = dict[tuple[str, str], list[str]]()
+    for one in contests:
+        test = one.against.test
+        if test is not None and test.better is False:
+            state = "ahead of" if test.p == 1.0 else "level with"
+            levels.setdefault((test.control, state), []).append(_title(one.metric))
+    if not levels:
+        return []
+    parts = [
+        f"the control {control} is {state} the best method in {_listed(names)}"
+        for (control, state), names in levels.items()
+    ]
+    text = "; ".join(parts)
+    return [f"{text[0].upper()}{text[1:]}: such a score is no evidence for a map here, take another one."]
+
+
+def _turned(contests: Sequence[_Contest], variants: Mapping[str, tuple[str, str]]) -> list[str]:
+    """Where the best method depends on what pixels are replaced by."""
+    best_by_name = dict[str, dict[str, str]]()
+    for one in contests:
+        if one.metric in variants:
+            name, reference = variants[one.metric]
+            best_by_name.setdefault(name, {})[reference] = one.best
+    parts = [
+        f"{_title(name)} depends on the reference: the best is "
+        + _listed([f"{method} with {reference}" for reference, method in best.items()])
+        for name, best in best_by_name.items()
+        if len(set(best.values())) > 1
+    ]
+    return [f"{'; '.join(parts)}."] if parts else []
+
+
+def _next(contests: Sequence[_Contest]) -> list[str]:
+    """What more images would show, of the score where the fewest of them are needed."""
+    needed = list[tuple[float, str]]()
+    for one in contests:
+        if (rival := one.rival) is None:
+            continue
+        difference, _ = one.others[rival]
+        half, size, n = (difference.high - difference.low) / 2, abs(difference.value), difference.n
+        if not half > 0 or not math.isfinite(half):
+            continue
+        more = n * (_POWER * half / size) ** 2 if size > 0 else math.inf
+        known = f"{one.best} and {rival} differ by {size:.2g} in {_title(one.metric)}, and {counted(n, 'image')}"
+        text = f"{known} show a difference of {_POWER * half:.2g} in four of five samples"
+        advice = f"take about {_rounded(max(more, n + 1)):,} images to tell them apart"
+        needed.append((more, f"{text}: {'they are level' if more > _MANY_MORE * n else advice}."))
+    return [min(needed)[1]] if needed else []
+
+
+def _rounded(count: float) -> int:
+    """A number with two digits, rounded up."""
+    unit = 10 ** max(0, math.floor(math.log10(count)) - 1)
+    return math.ceil(count / unit) * unit
+
+
+def _title(label: str) -> str:
+    return label.replace("_", " ")
+
+
+def _listed(names: Sequence[str]) -> str:
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
