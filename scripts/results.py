@@ -35,6 +35,8 @@ from result_tables import KEPT as KEPT
 
 ROOT = Path(__file__).parents[1]
 TABLES_FOLDER = ROOT / "docs" / "results" / "tables"
+#: Scripts of experiments/ that draw their inputs and write their tables themselves.
+SCRIPTS = ("occlusion",)
 IMAGES = ROOT / "docs" / "images"
 #: Metrics that the last columns show.
 DIAGNOSTICS = ("completeness_residual", "endpoint_kl")
@@ -435,14 +437,19 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--shared", type=Path, default=Path("../shared"), help="folder with models/ and images/")
     parser.add_argument("--out", type=Path, default=Path("out/results"), help="folder of the runs")
-    parser.add_argument("--only", action="append", choices=[*TABLES, *COMMANDS], help="one experiment; may be repeated")
+    parser.add_argument(
+        "--only", action="append", choices=[*TABLES, *COMMANDS, *SCRIPTS], help="one experiment; may be repeated"
+    )
     parser.add_argument("--tables", action="store_true", help="write the tables of stored runs, and compute nothing")
     parser.add_argument("--device", default="cpu")
     arguments = parser.parse_args()
-    only = arguments.only or [*TABLES, *COMMANDS]
+    only = arguments.only or [*TABLES, *COMMANDS, *SCRIPTS]
     for name in [] if arguments.tables else only:
         print(f"{name} ...", flush=True)
-        run(name, arguments.shared, arguments.out, arguments.device)
+        if name in SCRIPTS:
+            subprocess.run([sys.executable, str(ROOT / "experiments" / f"{name}.py"), str(TABLES_FOLDER)], check=True)
+        else:
+            run(name, arguments.shared, arguments.out, arguments.device)
     write_tables(arguments.out, only)
     if set(only) & set(PRIOR_RUNS) and (runs := complete(arguments.out, PRIOR_RUNS)):
         write("prior", prior_table(runs))

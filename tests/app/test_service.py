@@ -170,11 +170,13 @@ def test_a_comparison_has_control_maps_and_says_which_look_at_the_model(digit, c
 
 
 def test_the_scores_of_a_comparison_are_few_quick_and_explained(compared):
-    """At most half of the passes of a comparison's own defaults; the two that pass the test of scores come first."""
+    """At most half of the passes of a comparison's own defaults, or passes that all maps share; the two that pass the
+    test of scores come first."""
     assert list(dict.fromkeys(metric for _, metric in scores(compared))) == list(_service.METRICS)
     assert list(_service.METRICS)[:2] == list(USUAL_METRICS[:2])
     for name, metric in _service.METRICS.items():
-        assert metric.planned_passes <= METRICS[name]().planned_passes / 2, name
+        if name != "occlusion_agreement":
+            assert metric.planned_passes <= METRICS[name]().planned_passes / 2, name
         assert f"<li><strong>{metric.title}</strong>: " in compared.html
 
 
@@ -186,7 +188,7 @@ def test_a_score_that_is_not_better_than_every_control_is_marked(compared):
             sign = -1 if "deletion" in metric else 1
             score = float(rows[method, metric]["score"])
             controls = {name for (name, _), row in rows.items() if row["control"] == "yes"}
-            theirs = {name: float(rows[name, metric]["score"]) for name in controls}
+            theirs = {name: float(text) for name in controls if (text := rows[name, metric]["score"])}
             own = {name: value for name, value in theirs.items() if name.endswith(f":{method}") and value != score}
             best = max(sign * value for name, value in theirs.items() if ":" not in name or name in own)
             marked.append("‡" in cell)

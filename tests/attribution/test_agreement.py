@@ -232,7 +232,7 @@ def test_results_keep_it_in_files_rows_and_tables(tmp_path):
 @pytest.mark.parametrize(
     ("rank", "numbers", "words"),
     [
-        (2, (16, 0.6, 0.1), "occlusion of 16 parts: r = 0.60, agrees"),
+        (1, (16, 0.6, 0.1), "occlusion of 16 parts: r = 0.60, agrees"),
         (2, (16, 0.59, 0.1), "occlusion of 16 parts: r = 0.59, unclear"),
         (1, (1, 0.39, 0.1), "occlusion of 1 part: r = 0.39, disagrees: compare it"),
         (3, (25, 0.5, 0.7, 0.41, 0.6), "r = 0.50 (0.70 with signs; 0.41 to 0.60 with 16, 25 and 49 parts: steady)"),
@@ -244,6 +244,10 @@ def test_results_keep_it_in_files_rows_and_tables(tmp_path):
 def test_words(rank, numbers, words):
     assert words in describe(rank, *numbers)
     assert "wrong" not in describe(rank, *numbers)
+
+
+def test_of_a_series_a_high_number_has_no_word():
+    assert describe(2, 16, 0.9, 0.1) == "occlusion of 16 parts: r = 0.90"
 
 
 def test_an_image_whose_signed_sums_agree_is_not_said_to_be_otherwise():

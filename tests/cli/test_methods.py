@@ -70,6 +70,11 @@ def test_the_listing_says_how_modifiers_and_methods_of_other_packages_are_writte
     assert len(shown.splitlines()) < 2 * len(METHODS)
     assert all(run("methods", name).stdout.startswith(f"{name}: ") for name in ("fringe", "smooth", "captum"))
     assert "written: straight:METHOD\n" in shown
+    methods, _, controls = shown.partition("control: a map to compare with")
+    assert "\ndiffusion " in controls
+    assert "\ndiffusion " not in methods
+    assert "\nig " in methods
+    assert "\nig " not in controls
     assert "written: smooth:METHOD, or smooth(NUMBER):METHOD for sigma\n" in shown
     (captum,) = [line for line in shown.splitlines() if "written: captum:occlusion, captum:gradient_shap" in line]
     assert captum.endswith("captum:input_x_gradient")

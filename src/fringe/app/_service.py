@@ -31,14 +31,14 @@ from fringe.metrics import ROAD, Insertion, Metric, OcclusionAgreement, SignedIn
 from fringe.models import EFFICIENTNET, LoadedModel, load_model, resolve_device
 from fringe.page import page_text
 
-#: Scores of a comparison: what occlusion says, the two that tell methods from controls on photographs, also with so few
-#: steps, and the most common one, which does not (docs/results/validity.md). The page says what each can tell
-#: (app.html.j2).
+#: Scores of a comparison: the two that tell methods from controls on photographs, also with so few steps, the most
+#: common one, which does not (docs/results/validity.md), and what occlusion says, whose passes all maps share. The page
+#: says what each can tell (app.html.j2).
 METRICS: Mapping[str, Metric] = {
-    "occlusion_agreement": OcclusionAgreement(),
     "road": ROAD(shares=(0.1, 0.3, 0.5)),
     "signed_insertion": SignedInsertion(steps=16),
     "insertion": Insertion(steps=16),
+    "occlusion_agreement": OcclusionAgreement(),
 }
 #: Pixels of a model's input, after its preprocessing.
 MAX_INPUT_PIXELS = 1_500_000

@@ -42,8 +42,8 @@ def check_preset(path: Path, method: Attributor, weights: str, seed: int) -> Non
     if path.exists():
         stored, metadata = read_preset(path)
         if type(stored) is not type(method) or (metadata["weights"], metadata["seed"]) != (weights, seed):
-            found = f"of {stored.label} with seed {metadata['seed']}"
-            message, hint = f"{path} holds the result of another search, {found}", "name another folder"
+            other = f"of {stored.label} with seed {metadata['seed']}"
+            message, hint = f"{path} holds the result of another search, {other}", "name another folder"
             raise InputError(message, argument="out", hint=hint)
 
 

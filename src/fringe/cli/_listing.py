@@ -30,8 +30,11 @@ def methods(name: Name = None, as_json: AsJson = False) -> None:
         shown = _shown("methods", [_described(kind, ("source",)) for kind in chosen], as_json=as_json)
         if name is None:
             rows = [(entry["name"], entry["title"], entry["source"]) for entry in shown]
+            controls = [row[:2] for row in rows if row[2].startswith("a control")]
+            rows = [row for row in rows if row[:2] not in controls]
             forms = [f"written: {form}" for entry in shown if (form := _forms(METHODS[entry["name"]]))]
-            _print_names("methods", ("name", "method", "source"), rows, *forms)
+            more = [Table(("name", "control: a map to compare with"), controls)] if controls else []
+            _print_names("methods", ("name", "method", "source"), rows, *more, *forms)
         for entry in () if name is None else shown:
             kind = METHODS[entry["name"]]
             plain = entry if kind.package is None else {**entry, "presets": {}}
@@ -123,7 +126,7 @@ def _described(kind: Any, attributes: Sequence[str]) -> dict[str, Any]:
     }
 
 
-def _print_names(command: str, columns: Sequence[str], rows: Sequence[Sequence[str]], *notes: str) -> None:
+def _print_names(command: str, columns: Sequence[str], rows: Sequence[Sequence[str]], *notes: str | Table) -> None:
     if rows:
         show([Table(columns, rows), *notes, f"settings and presets of one: fringe {command} NAME"])
 

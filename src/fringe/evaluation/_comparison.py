@@ -248,17 +248,17 @@ def summarise(
     their order, such as the boxes of a photograph: intervals and tests draw whole groups, of which there are so many
     ``clusters``."""
     groups = _grouped(rows)
-    found, _ = _summaries(groups, metrics, seed, clusters)
+    summaries, _ = _summaries(groups, metrics, seed, clusters)
     more = {} if clusters is None else {"clusters": len({*clusters})}
     return [
         {
             "method": method,
             "control": group[0]["control"],
             "metric": metric,
-            **asdict(found[method, metric].estimate),
+            **asdict(summaries[method, metric].estimate),
             "images": len(group),
             **more,
-            "better_than_controls": None if (test := found[method, metric].test) is None else test.better,
+            "better_than_controls": None if (test := summaries[method, metric].test) is None else test.better,
             "flagged": sum(bool(row["flags"]) for row in group),
             "flags": dict(Counter(flag for row in group for flag in row["flags"])),
         }
@@ -292,9 +292,9 @@ def _summaries(
     controls = list(dict.fromkeys(method for (method, _), group in groups.items() if group[0]["control"]))
     words: dict[str, tuple[Direction, Aggregate]] = {k: (m.direction, m.aggregate) for k, m in metrics.items()}
     shared = {label: {"clusters": clusters} for label in metrics}
-    found = summary(scores, controls, words, seed, shared)
+    summaries = summary(scores, controls, words, seed, shared)
     variants = variants_of({label: metric.record() for label, metric in metrics.items()})
-    return found, conclude(scores, found, controls, words, seed, variants=variants, groups=shared)
+    return summaries, conclude(scores, summaries, controls, words, seed, variants=variants, groups=shared)
 
 
 def score_table(
@@ -360,8 +360,9 @@ def _column(entries: Sequence[Mapping[str, Any]], metric: Metric) -> list[Cell]:
 
 
 #: The metrics of a comparison that names none: the two that tell methods from controls, and maps from the same maps
-#: with moved pixels, on photographs (docs/results/validity.md), and whether a map follows the model.
-USUAL_METRICS = ("road", "signed_insertion", "random_logit")
+#: with moved pixels, on photographs (docs/results/validity.md), whether a map follows the model, and what occlusion
+#: says.
+USUAL_METRICS = ("road", "signed_insertion", "random_logit", "occlusion_agreement")
 
 
 @hint_unknown

@@ -19,7 +19,7 @@ from fringe.evaluation._statistics import (
 from fringe.metrics import Aggregate, Direction
 
 #: A difference of this many half intervals is found in four of five samples: (1.96 + .84) / 1.96.
-_FOUND = (1.96 + 0.84) / 1.96
+_POWER = (1.96 + 0.84) / 1.96
 #: More images than this many times those at hand are not asked for: the two methods are level.
 _MANY_MORE = 20
 
@@ -77,13 +77,8 @@ def conclude(
     several = len({method for method, _ in scores if method not in controls}) > 1
     if not contests or not (tests or several) or (tests and images < least_images(len(tests))):
         return []
-    found = (
-        _winners(contests, bool(tests), several),
-        _level(contests),
-        _turned(contests, variants or {}),
-        _next(contests),
-    )
-    return [sentence for one in found for sentence in one]
+    turned = _turned(contests, variants or {})
+    return [*_winners(contests, bool(tests), several), *_level(contests), *turned, *_next(contests)]
 
 
 def variants_of(settings: Mapping[str, Mapping[str, Any]]) -> dict[str, tuple[str, str]]:
@@ -143,17 +138,17 @@ def _winners(contests: Sequence[_Contest], tested: bool, several: bool) -> list[
 
 def _level(contests: Sequence[_Contest]) -> list[str]:
     """Which control the best method is not shown to be better than, and what to do."""
-    found = dict[tuple[str, str], list[str]]()
+    levels = dict[tuple[str, str], list[str]]()
     for one in contests:
         test = one.against.test
         if test is not None and test.better is False:
             state = "ahead of" if test.p == 1.0 else "level with"
-            found.setdefault((test.control, state), []).append(_title(one.metric))
-    if not found:
+            levels.setdefault((test.control, state), []).append(_title(one.metric))
+    if not levels:
         return []
     parts = [
         f"the control {control} is {state} the best method in {_listed(names)}"
-        for (control, state), names in found.items()
+        for (control, state), names in levels.items()
     ]
     text = "; ".join(parts)
     return [f"{text[0].upper()}{text[1:]}: such a score is no evidence for a map here, take another one."]
@@ -161,15 +156,15 @@ def _level(contests: Sequence[_Contest]) -> list[str]:
 
 def _turned(contests: Sequence[_Contest], variants: Mapping[str, tuple[str, str]]) -> list[str]:
     """Where the best method depends on what pixels are replaced by."""
-    found = dict[str, dict[str, str]]()
+    best_by_name = dict[str, dict[str, str]]()
     for one in contests:
         if one.metric in variants:
             name, reference = variants[one.metric]
-            found.setdefault(name, {})[reference] = one.best
+            best_by_name.setdefault(name, {})[reference] = one.best
     parts = [
         f"{_title(name)} depends on the reference: the best is "
         + _listed([f"{method} with {reference}" for reference, method in best.items()])
-        for name, best in found.items()
+        for name, best in best_by_name.items()
         if len(set(best.values())) > 1
     ]
     return [f"{'; '.join(parts)}."] if parts else []
@@ -185,11 +180,11 @@ def _next(contests: Sequence[_Contest]) -> list[str]:
         half, size, n = (difference.high - difference.low) / 2, abs(difference.value), difference.n
         if not half > 0 or not math.isfinite(half):
             continue
-        more = n * (_FOUND * half / size) ** 2 if size > 0 else math.inf
+        more = n * (_POWER * half / size) ** 2 if size > 0 else math.inf
         known = f"{one.best} and {rival} differ by {size:.2g} in {_title(one.metric)}, and {counted(n, 'image')}"
-        text = f"{known} show a difference of {_FOUND * half:.2g} in four of five samples"
-        told = f"take about {_rounded(max(more, n + 1)):,} images to tell them apart"
-        needed.append((more, f"{text}: {'they are level' if more > _MANY_MORE * n else told}."))
+        text = f"{known} show a difference of {_POWER * half:.2g} in four of five samples"
+        advice = f"take about {_rounded(max(more, n + 1)):,} images to tell them apart"
+        needed.append((more, f"{text}: {'they are level' if more > _MANY_MORE * n else advice}."))
     return [min(needed)[1]] if needed else []
 
 

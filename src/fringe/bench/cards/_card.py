@@ -49,7 +49,7 @@ def summarise_card(card: Card) -> list[Line]:
     """Summarise the measurements by estimates, and by the tests against controls that reports make, which are adjusted
     for the scores of a part."""
     kinds = [METRICS[str(one.settings["metric"])] for one in card.measurements]
-    found, names = dict[tuple[str, str], Summary](), {name: name for name in BLIND}
+    summaries, names = dict[tuple[str, str], Summary](), {name: name for name in BLIND}
     for part in dict.fromkeys(one.part for one in card.measurements):
         chosen = {f"{i}": one for i, one in enumerate(card.measurements) if one.part == part}
         # a control of the map of the method is one of it alone
@@ -61,11 +61,16 @@ def summarise_card(card: Card) -> list[Line]:
         }
         groups = {i: {"clusters": one.clusters or None} for i, one in chosen.items()}
         controls = dict.fromkeys(name for name, _ in scores if name != "map") if part in COMPARED else ()
-        found |= summary(scores, controls, words, card.seed, groups)
+        summaries |= summary(scores, controls, words, card.seed, groups)
     return [
-        Line(one, kind, *(known.estimate, {name: found[names[name], i].estimate for name in one.controls}), known.test)
+        Line(
+            one,
+            kind,
+            *(known.estimate, {name: summaries[names[name], i].estimate for name in one.controls}),
+            known.test,
+        )
         for i, one, kind in zip(map(str, range(len(kinds))), card.measurements, kinds, strict=True)
-        for known in [found["map", i]]
+        for known in [summaries["map", i]]
     ]
 
 

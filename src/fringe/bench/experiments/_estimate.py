@@ -82,7 +82,11 @@ class RunEstimate:
     device: str = "cpu"
 
     def describe(self) -> str:
-        """Describe the estimate for people: a line for each method with passes, the scores, the store and the time."""
+        """Describe the estimate for people.
+
+        Returns:
+            A line for each method with passes, for the scores, for the store and for the time.
+        """
         tasks = sum(cost.tasks for cost in self.methods)
         text = [f"{self.plan}: {counted(self.images, 'image')}; missing tasks: {tasks}"]
         text += [f"  {cost.describe()}" for cost in self.methods if any(cost.passes.values())]
@@ -97,7 +101,11 @@ class RunEstimate:
         return "\n".join(text)
 
     def record(self) -> dict[str, Any]:
-        """Return the estimate as JSON data."""
+        """Write the estimate as JSON data.
+
+        Returns:
+            The fields, with the costs of each method under ``"methods"``.
+        """
         return asdict(self)
 
 

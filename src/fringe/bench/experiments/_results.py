@@ -408,10 +408,10 @@ class Results:
         for model in self.models:
             cells = {(method, metric): cell for (of, method, metric), cell in self.cells.items() if of == model}
             groups = {metric: {"clusters": self.clusters(model, metric)} for metric in self.metrics}
-            found = summary({key: cell.scores for key, cell in cells.items()}, (), words, seed, groups)
+            summaries = summary({key: cell.scores for key, cell in cells.items()}, (), words, seed, groups)
             for (method, metric), cell in cells.items():
                 counts = {"images": len(cell.scores), "missing": cell.missing, "failed": cell.failed}
-                numbers = asdict(found[method, metric].estimate)
+                numbers = asdict(summaries[method, metric].estimate)
                 rows.append({"model": model, "method": method, "metric": metric, **numbers, **counts})
         return pl.DataFrame(rows)
 

@@ -246,8 +246,8 @@ def build_table(
     clusters = {label: results.clusters(model, label) for label in known}
     controls = [method for method in labels if method not in methods]
     words: dict[str, tuple[Direction, Aggregate]] = {k: (one.direction, one.summary) for k, one in known.items()}
-    found = summary(scores, controls, words, seed, {label: {"clusters": clusters[label]} for label in known})
-    estimates = {key: one.estimate for key, one in found.items()}
+    summaries = summary(scores, controls, words, seed, {label: {"clusters": clusters[label]} for label in known})
+    estimates = {key: one.estimate for key, one in summaries.items()}
     others = set(methods) - {reference}
     compared = [(m, label) for m, label in cells if m in others and known[label].direction != "none"]
     paired = paired_all(
@@ -272,7 +272,7 @@ def build_table(
                 difference=differences.get(key),
                 adjusted=adjusted.get(key, math.nan),
                 clustered=clusters[label] is not None,
-                control=found[key].test,
+                control=summaries[key].test,
             )
     columns = tuple(known.values())
     rows = tuple(
@@ -284,8 +284,10 @@ def build_table(
     valid = {label: words[label] for label, column in known.items() if column.valid}
     variants = variants_of({label: known[label].settings for label in valid})
     groups = {label: {"clusters": clusters[label]} for label in valid}
-    told = conclude(scores, found, controls, valid, seed, variants=variants, groups=groups) if gates_hold else []
-    return ScoreTable(title, model, reference, columns, rows, comparisons, seed, gates_hold, tuple(told))
+    sentences = (
+        conclude(scores, summaries, controls, valid, seed, variants=variants, groups=groups) if gates_hold else []
+    )
+    return ScoreTable(title, model, reference, columns, rows, comparisons, seed, gates_hold, tuple(sentences))
 
 
 def significance_stars(adjusted: float) -> str:
@@ -480,9 +482,9 @@ def _table(results: Results, title: str, models: Sequence[str]) -> Table:
         groups[metric] = {"clusters": clusters, "networks": networks}
     seed, controls = int(manifest.plan["seed"]), [method for method in methods if results.is_control(method)]
     words = {metric: (manifest.metrics[metric]["direction"], manifest.metrics[metric]["summary"]) for metric in metrics}
-    found = summary(scores, controls, words, seed, groups)
-    cells = {key: one.estimate for key, one in found.items()}
-    marks = {key: NOT_BETTER for key, one in found.items() if one.test is not None and one.test.better is False}
+    summaries = summary(scores, controls, words, seed, groups)
+    cells = {key: one.estimate for key, one in summaries.items()}
+    marks = {key: NOT_BETTER for key, one in summaries.items() if one.test is not None and one.test.better is False}
     shown = [metric for metric in metrics if any(cells[method, metric].n for method in methods)]
     head = ["method"]
     for metric in shown:  # the title, the preset that the label names, and the direction
