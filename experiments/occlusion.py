@@ -30,7 +30,7 @@ INPUTS, SEEDS = 20, (1,)
 #: Shares of the way from chance to 1 from which on a map is right, and up to which it is wrong.
 RIGHT, WRONG = 0.5, 0.2
 METHODS = {
-    "FRInGe": "fringe",
+    "FRInGe": "fringe:input",
     "FRInGe, mask": "fringe:mask",
     "IG from zeros": fringe.IntegratedGradients(baseline="zero"),
     "IG from the mean": "ig from the mean",
@@ -204,7 +204,9 @@ def maps_of(net: nn.Module, x: Tensor, target: Tensor, axes: dict[str, str]) -> 
         more: dict[str, Any] = {}
         if method == "ig from the mean":
             method, more = "ig", {"baseline": x.mean(1, keepdim=True).expand_as(x) if hasattr(net, "words") else 0.0}
-        method = fringe.FRInGe(coordinates="mask") if method == "fringe:mask" else get_method(method)
+        if method in ("fringe:input", "fringe:mask"):
+            method = fringe.FRInGe(coordinates=str(method).partition(":")[2])  # pyright: ignore[reportArgumentType]
+        method = get_method(method)
         result = fringe.attribute(net, x, method=method, target=target, **axes, **more)
         found[name] = (result.values, result)
     rng = torch.Generator().manual_seed(7)
@@ -286,7 +288,7 @@ def judged(rows: list[dict[str, Any]], name: str, keep: Callable[[dict[str, Any]
     ]
     found, r = np.array([r["found"] for r in chosen]), np.array([r["agreement"] for r in chosen])
     clear = (found >= RIGHT) | (found <= WRONG)
-    cluster = np.array([hash((one["task"], one["input"])) for one in chosen])
+    cluster = np.array([1000 * list(TASKS).index(one["task"]) + one["input"] for one in chosen])
     low, high = interval(r[clear], found[clear] >= RIGHT, cluster[clear])
     ok = np.array([one["verdict"] == "ok" for one in chosen])
     has = clear & np.array([bool(one["verdict"]) and one["verdict"] != "unchecked" for one in chosen])
@@ -295,8 +297,7 @@ def judged(rows: list[dict[str, Any]], name: str, keep: Callable[[dict[str, Any]
     entry = {"table": "What the words are worth", "inputs": name, "maps": str(len(chosen))}
     for word, at in words.items():
         entry[f"{word}"] = str(at.sum())
-        for title, of in (("right", found >= RIGHT), ("wrong", found <= WRONG)):
-            entry[f"{title} of these ({word})"] = f"{np.mean(of[at]):.0%}" if at.any() else ""
+        entry[f"right of these ({word})"] = f"{np.mean(found[at] >= RIGHT):.0%}" if at.any() else ""
     entry |= {"area of occlusion": f"{area:.2f} [{low:.2f}, {high:.2f}]"}
     return entry | {"area of ok": f"{of_ok:.2f}" if math.isfinite(of_ok) else ""}
 

@@ -54,7 +54,7 @@ def test_the_table_of_a_run_that_was_interrupted_stays(results, monkeypatch, tmp
 def test_every_table_is_made_by_an_experiment_or_a_command(results):
     """``prior`` and ``controls`` are of several runs; those of equal prices are of reports; ``occlusion`` and
     ``coordinates`` of a script."""
-    made = {*results.TABLES, *results.COMMANDS, *results.KEPT, "prior", "controls", "coordinates"}
+    made = {*results.TABLES, *results.COMMANDS, *results.KEPT, *results.SCRIPTS, "prior", "controls", "coordinates"}
     stored = {path.stem for path in results.TABLES_FOLDER.glob("*.csv")}
     assert {name for name in stored - made if not name.startswith("budget_")} == set()
     assert made - stored == set()
