@@ -79,18 +79,21 @@ def find_cam_layer(problem: Problem, name: str = "auto") -> nn.Module | None:
     gradients = _gradients(problem, logits, [z for _, z in maps], cotangent)
     # the last block's patches do not reach a score that is read from the class token
     reach = [
-        (module, cast(Tensor, _in_space(z, x)))
+        (module, z, g)
         for (module, z), g in zip(maps, gradients, strict=True)
-        if bool((cast(Tensor, _in_space(g, x)) != 0).any()) and not _is_answer(problem, logits, z, g)
+        if bool((cast(Tensor, _in_space(g, x)) != 0).any())
     ]
     runs = Counter(id(module) for module, _ in ran)
     grids = Counter(module for module, _ in {(id(m), cast(Tensor, _in_space(z, x)).shape[2:]) for m, z in maps})
-    weighted = [i for i, (m, _) in enumerate(reach) if next(m.parameters(recurse=False), None) is not None]
+    weighted = [i for i, (m, *_) in enumerate(reach) if next(m.parameters(recurse=False), None) is not None]
     # a head that a detector applies to several grids has no one grid for a map
-    last = max([i for i in weighted if grids[id(reach[i][0])] == 1] or weighted, default=None)
+    ordered = sorted(weighted, key=lambda i: (grids[id(reach[i][0])] == 1, i), reverse=True)
+    last = next((i for i in ordered if not _is_answer(problem, logits, *reach[i][1:])), None)
     if last is None:
         return None
-    same = [module for module, z in reach[last:] if z.shape[2:] == reach[last][1].shape[2:]]
+    side = cast(Tensor, _in_space(reach[last][1], x)).shape[2:]
+    after = [one for one in reach[last:] if cast(Tensor, _in_space(one[1], x)).shape[2:] == side]
+    same = [module for module, *one in after if not _is_answer(problem, logits, *one)]
     fewest = min(runs[id(module)] for module in same)  # an activation function may run elsewhere, too
     return [module for module in same if runs[id(module)] == fewest][-1]
 
