@@ -143,6 +143,17 @@ def test_it_is_undefined_and_says_so(case):
         assert "says nothing of the map" in found.advice[0]
 
 
+def test_drops_that_are_equal_within_rounding_are_no_drops():
+    """Each of seven equal parts of a linear network has one seventh, up to the last digit of a float32."""
+    net = nn.Linear(7, 2).eval()
+    with torch.no_grad():
+        net.weight.fill_(0.3)
+        net.bias.copy_(torch.tensor([9.0, 1.0]))
+        net.weight += 2e-7 * torch.arange(14.0).view(2, 7)
+    found = occlusion_of(net, torch.full((1, 7), 1.1))
+    assert found.agreement(torch.arange(7.0)[None], sizes=False).isnan().all()
+
+
 def test_padding_is_no_part_of_a_series():
     net = network((1, 48))
     x = inputs((1, 48))

@@ -165,7 +165,7 @@ def test_only_a_mask_takes_a_baseline():
 
 def test_the_slope_is_the_derivative_of_the_move():
     problem = Problem.of(fringe.Classifier(Net().eval()), inputs())
-    start = Coordinates.of(problem, None, mask=True)
+    start = Coordinates.of(problem, torch.full((1, 1, 12), 0.5, dtype=torch.float64), mask=True)
     assert isinstance(start, Coordinates)
     assert torch.equal(start.y, torch.full_like(start.y, TOP))
     v = torch.rand(3, 2, 12, dtype=torch.float64)
