@@ -189,6 +189,7 @@ class FRInGe(Attributor):
 
     @property
     def accepts_baseline(self) -> bool:
+        """Whether a caller's own baseline is used: that of the mask."""
         return self.coordinates == "mask"
 
     @property
