@@ -110,8 +110,8 @@ def test_what_a_run_stores_of_its_plan_can_be_read_again():
     from fringe.bench.experiments import _records
 
     spec = experiments.ExperimentSpec(**DIGITS, scene="gridpg", limits={"gridpg": 1}, model_output="logits")
-    plan = dataclasses.replace(experiments.build_plan(spec), holdout=True, sample=False)
-    assert plan.record().keys() == {name.rstrip("?") for name in _records._ASKED} | {"sample"}
+    plan = dataclasses.replace(experiments.build_plan(spec), holdout=True, sample=False, boxes="predicted")
+    assert plan.record().keys() == {name.rstrip("?") for name in _records._ASKED} | {"sample", "boxes"}
 
 
 @pytest.mark.parametrize(("name", "kind"), [("explain", "ExplainSpec"), ("compare", "CompareSpec")])

@@ -86,13 +86,21 @@ def test_series_of_one_channel_and_of_many():
 
 def test_of_series_a_class_is_its_defaults_and_a_modifier_has_the_path_of_its_method():
     plain, by_class, straight = (
-        fringe.explain(Smooth(12), RAW[:3].reshape(1, 12), kind="series", method=method)
+        fringe.explain(Smooth(12), RAW[12:15].reshape(1, 12), kind="series", method=method)
         for method in ("fringe", fringe.FRInGe, "straight:fringe")
     )
     assert plain.verdict == ("ok",)  # it has a path
     assert torch.equal(by_class.values, plain.values)
     assert straight.settings["of"]["structure"] == "sequence"
     assert straight.endpoint_score.item() == plain.endpoint_score.item()
+
+
+def test_where_removing_parts_of_a_series_does_not_change_the_prediction_the_advice_does():
+    mask = fringe.explain(Smooth(12), RAW[:3].reshape(1, 12), kind="series")
+    assert mask.verdict == ("stalled",)
+    assert "use coordinates='input'" in mask.advice[0]
+    method = fringe.FRInGe(coordinates="input")
+    assert fringe.explain(Smooth(12), RAW[:3].reshape(1, 12), kind="series", method=method).verdict == ("ok",)
 
 
 def test_what_is_no_table_is_refused():

@@ -436,6 +436,8 @@ def fringe_advice(verdict: Verdict, path: FisherRaoPath, one: _PathOfImage, r: f
 
 def _further(path: FisherRaoPath, one: _PathOfImage, stalled: bool) -> str:
     """The setting that takes a path further, with its value."""
+    if path.is_mask:
+        return "to remove parts of the input changes no more: use coordinates='input'"
     if one.excluded and path.reference is None:
         return (
             f"give reference=, nearly zero for the {one.excluded} classes whose logits are more than "
