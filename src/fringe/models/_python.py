@@ -117,20 +117,18 @@ def _parts_of(code: ModuleType, source: str, attribute: str, weights: str, optio
 def stated_preprocessing(module: nn.Module) -> Preprocessing | None:
     """Return the preprocessing that a network states in its attribute ``preprocessing``, as an object or as text, or a
     detector of torchvision in its ``transform``. For a :class:`fringe.Detector` it is that of its model."""
-    if isinstance(module, Detector) and not hasattr(module, "preprocessing"):
-        module = module.model
-    return _recipe(getattr(module, "preprocessing", None)) or detector_preprocessing(module)
+    inner: Any = module.model if isinstance(module, Detector) and not hasattr(module, "preprocessing") else module
+    return _recipe(getattr(inner, "preprocessing", None)) or detector_preprocessing(inner)
 
 
 def stated_names(module: nn.Module) -> tuple[str, ...] | None:
     """Return the names of the classes that a network states in its attribute ``class_names``, or a classifier of the
     transformers library in ``config.id2label``. For a :class:`fringe.Detector` they are those of its model."""
-    if isinstance(module, Detector) and not hasattr(module, "class_names"):
-        module = module.model
-    table: Any = getattr(getattr(module, "config", None), "id2label", None)
-    kinds = [kind.__name__ for kind in type(module).__mro__]
+    inner: Any = module.model if isinstance(module, Detector) and not hasattr(module, "class_names") else module
+    table: Any = getattr(getattr(inner, "config", None), "id2label", None)
+    kinds = [kind.__name__ for kind in type(inner).__mro__]
     is_classifier = any("Classification" in kind or "ForObjectDetection" in kind for kind in kinds)
-    return _names(getattr(module, "class_names", None)) or (class_names(table or None) if is_classifier else None)
+    return _names(getattr(inner, "class_names", None)) or (class_names(table or None) if is_classifier else None)
 
 
 def _stated(code: ModuleType, constant: str, attribute: str, read: Callable[[Any], Stated | None]) -> Stated | None:
