@@ -211,7 +211,7 @@ def test_methods_by_name_preset_class_and_instance():
         result = fringe.explain(DIGITS, x, method=method, telemetry=False)
         assert result.settings["method"] == "ig"
         assert result.settings["steps"] == steps
-    fast = fringe.FRInGe.preset("fast").record() | {"structure": "image", "coordinates": "input"}
+    fast = fringe.FRInGe.preset("fast").record() | {"structure": "image"}
     assert fringe.explain(DIGITS, x, method="fringe:fast").settings == fast
     with pytest.raises(fringe.InputError, match="has no 'quikc'"):
         fringe.explain(DIGITS, x, method="fringe:quikc")

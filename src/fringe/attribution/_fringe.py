@@ -118,13 +118,12 @@ class FRInGe(Attributor):
         Doc("reference distribution (C,) or (B, C); none: uniform"),
     ] = None
     coordinates: Annotated[
-        Literal["auto", "input", "mask"],
+        Literal["input", "mask"],
         Doc(
             "in which the path takes its steps; mask: how much of each entry is left, from 1 to 0, so that nothing is "
-            "added and smoothing is off; what is taken away becomes the baseline, or each channel's mean; auto: mask "
-            "for series, else input"
+            "added and smoothing is off; what is taken away becomes the baseline, or each channel's mean"
         ),
-    ] = "auto"
+    ] = "input"
     focus: Focus = "none"
     focus_floor: FocusFloor = 0.2
 
@@ -211,16 +210,10 @@ class FRInGe(Attributor):
         # towards a softened prediction the steps of a text are too long: 47 of 90 maps are ``ok`` instead of 65
         cap, temperature, token = self.delta_euc, self.temperature, problem.token_length
         structure = problem.structure if self.structure == "auto" else self.structure
-        coordinates = self.coordinates
-        if coordinates == "auto":
-            is_series = problem.structure == structure == "sequence" and not self.smooths
-            coordinates = "mask" if is_series else "input"
-        if token is not None and coordinates == "input":
+        if token is not None and self.coordinates == "input":
             cap = _LENGTHS[cap] * TEXT_CAP * token if isinstance(cap, str) else cap
             temperature = 1.0 if temperature == "auto" else temperature
-        return dataclasses.replace(
-            self, structure=structure, delta_euc=cap, temperature=temperature, coordinates=coordinates
-        )
+        return dataclasses.replace(self, structure=structure, delta_euc=cap, temperature=temperature)
 
     def attribute(self, problem: Problem) -> Attribution:
         if (fitted := self.fitted(problem)) != self:

@@ -120,7 +120,7 @@ def _preset_of(record: Mapping[str, Any]) -> str | None:
     if kind is None:
         return None
     given, default = plain(dict(record)), plain(kind().record())
-    for key in ("structure", "layer", "coordinates"):  # the record of a result has what was used
+    for key in ("structure", "layer"):  # the record of a result has what was used
         if default.get(key) == "auto":
             default[key] = given.get(key)
     fits = (name for name in kind.presets if given == {**default, **plain(dict(kind.presets[name]))})
