@@ -278,7 +278,7 @@ def channels_last() -> Context[Any]:
 
 def any_order() -> Context[Any]:
     """cuDNN may add up in another order at each call; the library does not let it."""
-    return mock.patch.object(_isolation, "_use_one_order")
+    return mock.patch.object(_isolation, "_limit_cudnn")
 
 
 def unverified(*_: object, **__: object) -> None:
