@@ -62,12 +62,12 @@ def released_map(net, image: Tensor, target: int, m: ReleasedFRInGe) -> Tensor:
     return total
 
 
-def pcg(system, b, precondition, start, count):
+def pcg(system, b, precondition, start, count, rtol=1e-3):
     """Preconditioned conjugate gradients as in a textbook, with the release's guards."""
     x = torch.zeros_like(b) if start is None else start
     r = b - system(x)
     d = z = precondition(r)
-    rz, tolerance = (r * z).sum(), max(1e-5, 1e-3 * float(b.norm()))
+    rz, tolerance = (r * z).sum(), max(1e-5, rtol * float(b.norm()))
     for _ in range(count):
         if float(r.norm()) <= tolerance:
             break
@@ -95,6 +95,33 @@ def test_the_map_is_that_of_the_release(count, scale, within):
     for i, target in enumerate(found.target.tolist()):
         expected = released_map(net, x[i], target, method)
         assert (found.values[i] - expected).norm() <= within * expected.norm()
+
+
+@pytest.mark.parametrize("starts", [False, True])
+@pytest.mark.parametrize("count", [1, 3, 12])
+def test_each_image_stops_where_its_own_loop_stops(starts, count):
+    """Systems of very different condition, an indefinite one, nothing to solve, less than the absolute tolerance, and
+    one whose curvature is too small."""
+    random = torch.Generator().manual_seed(3)
+    n, widths = 8, torch.tensor([0.0, 0.5, 1.0, 1.5, 0.5, 1.0, 1.0, 1.0]).double()
+    bases = torch.linalg.qr(torch.randn(len(widths), n, n, generator=random).double()).Q
+    values = 10 ** (widths[:, None] * torch.linspace(-1, 1, n).double())
+    values[4, :3] *= -1
+    values[7] = 1e-9
+    systems = bases @ torch.diag_embed(values) @ bases.mT
+    scales = torch.rand(len(widths), n, generator=random).double() + 0.5
+    b = torch.randn(len(widths), n, generator=random).double()
+    b[5], b[6] = 0.0, 1e-6
+    start = 0.1 * torch.randn(len(widths), n, generator=random).double() if starts else None
+    method = ReleasedFRInGe(cg_iterations=count, cg_rtol=0.1)
+    found = method._conjugate_gradients(
+        lambda v: (systems @ v[..., None])[..., 0], b, lambda v: scales * v, None if start is None else start.clone()
+    )
+    for i in range(len(widths)):
+        own = None if start is None else start[i]
+        expected = pcg(lambda v, a=systems[i]: a @ v, b[i], lambda v, s=scales[i]: s * v, own, count, 0.1)
+        torch.testing.assert_close(found[i], expected, rtol=1e-6, atol=1e-7)
+    assert found[5].norm() == 0 or starts
 
 
 def test_it_has_the_numbers_of_the_paper():
