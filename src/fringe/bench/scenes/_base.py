@@ -135,7 +135,8 @@ class Scene(Settings):
 
         Returns:
             The input (C, H, W), and the pixels (H, W) that the network uses: True or False if they are evidence for the
-            target, -1 among zeros if they are evidence against it; or the numbers 1, 2, ... of several objects.
+            target, -1 among zeros if they are evidence against it; or the numbers 1, 2, ... of several objects. Of a
+            series (C, L) the samples (L,), of a text (L, D) the words (L,), of a row (F,) the columns (F,).
         """
 
     def gates(self, network: LoadedModel, model: LoadedModel | None, images: Sequence[ImageRef]) -> tuple[Gate, ...]:
