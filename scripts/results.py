@@ -447,6 +447,7 @@ def main() -> None:
     for name in [] if arguments.tables else only:
         print(f"{name} ...", flush=True)
         if name in SCRIPTS:
+            os.environ["FRINGE_SHARED"] = str(arguments.shared.resolve())
             subprocess.run([sys.executable, str(ROOT / "experiments" / f"{name}.py"), str(TABLES_FOLDER)], check=True)
         else:
             run(name, arguments.shared, arguments.out, arguments.device)

@@ -129,6 +129,7 @@ def test_a_run_by_name_explains_what_attribute_explains(name, monkeypatch):
     methods = {"ig": "ig", "fringe": fringe.FRInGe(steps=4)}
     results = run_experiment(ExperimentSpec(scene=[scene], methods=methods, n=3, seed=5, controls=False))
     (label,) = results.models
+    assert results.metrics == ("mass_inside", "rank_accuracy", "expected_hit")
     network = scene.network(0, None, [])
     examples = scene.examples([network], [], 3, 5)
     assert [one["target"] for one in results.manifest.images] == [one.target for one in examples]

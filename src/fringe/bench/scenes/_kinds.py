@@ -30,6 +30,8 @@ AS_GIVEN = Preprocessing(resize=None, crop=None, mean=(0.0,), std=(1.0,), channe
 class _Drawn(TrainedScene):
     """What these scenes share: four classes, inputs that are drawn anew in each epoch, and the gates."""
 
+    has_pixels: ClassVar[bool] = False
+
     networks: Annotated[PositiveInt, Doc("networks that are trained, from different seeds")] = 2
     epochs: Annotated[PositiveInt, Doc("times that 6400 inputs are drawn")] = 10
     rate: Annotated[Positive, Doc("largest learning rate")] = 4e-3
