@@ -137,11 +137,6 @@ def test_verify_a_method(said, folder):
         assert {"card.html", "card.md", "card.json"} <= {path.name for path in (folder / "out" / card).iterdir()}
 
 
-@pytest.mark.thorough
-def test_compare_in_captum(said):
-    assert re.findall(r"(\w+) +infidelity", said["compare-in-captum"]) == ["fringe", "ig", "smoothgrad"]
-
-
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 def test_every_page_is_followed_and_its_links_lead_to_files(page):
     assert f"def test_{page.stem.replace('-', '_')}(" in Path(__file__).read_text(encoding="utf-8")

@@ -389,7 +389,7 @@ def test_pages_are_titled_by_the_file_or_the_label_and_not_by_the_function(tmp_p
         index = (out / "index.html").read_text(encoding="utf-8")
         assert f"<title>{title} · " in index
         assert "does not say whether the map marks the right parts of the input" in index
-        assert "whether the map marks the right parts, it does not say" in result.output.replace("\n", " ")
+        assert "It does not say whether the map marks the right parts." in result.output.replace("\n", " ")
         assert json.loads((out / "summary.json").read_text())["model"]["label"] == title
     again = explain(*named, "--model", f"other={tmp_path / 'net.py'}:make", "--out", tmp_path / "mine")
     assert "model.label: mine, now other" in again.stderr.replace("\n", " ")

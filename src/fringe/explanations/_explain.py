@@ -218,7 +218,7 @@ class ExplanationRun(ImageRun[ExplainSpec]):
         if len(entries) > SHOWN_IMAGES:
             parts.append(f"… and {len(entries) - SHOWN_IMAGES} more, in summary.json")
         if any("error" not in entry for entry in entries):
-            parts.append("A verdict is about the sum of a map: whether the map marks the right parts, it does not say.")
+            parts.append("A verdict is about the sum of a map. It does not say whether the map marks the right parts.")
         parts += ["occlusion: correlation of map and loss of the score over 25 removed parts"] * self.spec.probe
         seen = dict.fromkeys(entry["verdict"] for entry in entries if "error" not in entry)
         parts += [f"{one}: {SENTENCES[one][1]}" for one in seen if one != "ok" and one in SENTENCES]

@@ -312,13 +312,13 @@ def protocol(results: Results) -> tuple[str, ...]:
         sentences.append(f"Some metrics are computed on fewer images: {', '.join(fewer)}.")
     controls = sorted({m for model in results.models for m in results.methods(model) if results.is_control(m)})
     if controls:
-        path = "; of these only diffusion runs it, along a path that ignores it" if "diffusion" in controls else ""
-        made = " Those named MODIFIER:METHOD are made of the map of this method, and concern it alone."
-        made = made if any(":" in name for name in controls) else ""
+        blind, made = ([c for c in controls if (":" in c) == own and c != "diffusion"] for own in (False, True))
         sentences.append(
-            f"Control maps ({', '.join(controls)}) stand below the methods. A score says little unless it is "
-            f"better than theirs. Those with a plain name do not look at the model{path}.{made}"
+            "Controls stand below the methods: a score says little unless it is better than all of theirs."
         )
+        sentences += [f"The model has no part in {', '.join(blind)}."] * bool(blind)
+        sentences += ["The path of diffusion ignores the model."] * ("diffusion" in controls)
+        sentences += [f"Made of a method's own map, and for this method alone: {', '.join(made)}."] * bool(made)
     sentences.append(
         "All methods get the same images, targets and noise; differences between them are paired by image."
     )
