@@ -2,7 +2,7 @@
 
 import math
 from abc import abstractmethod
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar
 
@@ -132,7 +132,9 @@ class Window(_Drawn):
         return self.noise * torch.randn(x.shape, generator=rng)
 
     def build(self) -> nn.Module:
-        return _SeriesNet(pool=torch.mean if self.windows == 1 else torch.amax)
+        convolutions = (nn.Conv1d(1, 24, 9, padding=4), nn.ReLU(), nn.MaxPool1d(2), nn.Conv1d(24, 24, 9, padding=4))
+        pool = nn.AdaptiveAvgPool1d(1) if self.windows == 1 else nn.AdaptiveMaxPool1d(1)
+        return nn.Sequential(*convolutions, nn.ReLU(), pool, nn.Flatten(), nn.Linear(24, CLASSES))
 
 
 @dataclass(frozen=True)
@@ -191,19 +193,6 @@ class Keyword(_Drawn):
 
     def build(self) -> nn.Module:
         return _TextNet(recurrent=self.last)
-
-
-class _SeriesNet(nn.Module):
-    """Maps series (N, 1, L) to logits (N, 4), of windows of about 25 samples that are pooled over the series."""
-
-    def __init__(self, pool: Callable[[Tensor, int], Tensor]) -> None:
-        super().__init__()
-        convolutions = (nn.Conv1d(a, 24, 9, padding=4) for a in (1, 24))
-        first, second = (nn.Sequential(layer, nn.ReLU()) for layer in convolutions)
-        self.layers, self.pool, self.head = nn.Sequential(first, nn.MaxPool1d(2), second), pool, nn.Linear(24, CLASSES)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.head(self.pool(self.layers(x), -1))
 
 
 class _TextNet(nn.Module):
