@@ -96,7 +96,11 @@ def records_of(store, block, known=()):
 def numbered(store, block, known=()):
     """The records of a block, each with the number of its row."""
     known = {fingerprint(digest): (digest, image) for digest, image in dict(known).items()}
-    details = dict(store.details(block, block.rows["id"].tolist()))
+    details = {
+        row: {name: values[i] for name, values in columns.items()}
+        for rows, columns in store.details(block, block.rows["id"].tolist())
+        for i, row in enumerate(rows)
+    }
     for row in block.rows:
         verdict, words = block.notes[int(row["notes"])]
         noted = {at: (flags, error) for flags, error, places in words for at in places}

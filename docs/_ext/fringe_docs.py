@@ -10,6 +10,7 @@ import html
 import importlib
 import importlib.util
 import inspect
+import json
 import re
 import sys
 import weakref
@@ -342,11 +343,12 @@ def returned_figure(block: Any, block_vars: dict[str, Any], gallery_conf: dict[s
 
 
 def results_tables(name: str) -> str:
-    """The tables of docs/results/tables/NAME.csv, each behind its title; a short one is open."""
+    """The tables of docs/results/tables/NAME.csv, each behind its title; a short one is open; then what follows from
+    the scores by rule, and what made them."""
     path = DOCS / "results" / "tables" / f"{name}.csv"
     if not path.is_file():
-        logging.getLogger(__name__).warning("no %s: scripts/results.py writes it", path.relative_to(ROOT))
-        return ""
+        return f"*(This table is not made yet: `python scripts/results.py --only {name}` writes it.)*"
+    made = json.loads((path.parent / "made.json").read_text(encoding="utf-8"))[name]
     rows = list(csv.DictReader(path.read_text(encoding="utf-8").splitlines()))
     parts: list[str] = []
     for title, table in groupby(rows, itemgetter("table")):
@@ -356,6 +358,9 @@ def results_tables(name: str) -> str:
         tag = "details open" if len(found) * len(shown) < 120 else "details"
         parts += [f"<{tag}><summary>{html.escape(title)}</summary>", ""]
         parts += [*(f"| {' | '.join(line)} |" for line in lines), "", "</details>", ""]
+    parts += [*(f"- {sentence}" for sentence in made.get("conclusions", ())), ""]
+    link = f"[data](/results/tables/{name}.csv)"
+    parts += [f"*({link}; fringe {made['fringe']} of commit {made['commit']}, PyTorch {made['torch']})*", ""]
     return "\n".join(parts)
 
 

@@ -10,6 +10,7 @@ from fringe import FRInGe, InputError
 from fringe.attribution import Attributor, IntegratedGradients, PaperFRInGe, Variant, preset_names, table
 from fringe.bench.experiments import ExperimentSpec, build_plan
 from fringe.bench.tuning import OBJECTIVE, one_at_a_time
+from fringe.metrics import METRICS as KINDS
 from fringe.metrics import Metric, get_metric
 
 #: The paper's networks; V1 weights are the only ones that all six have.
@@ -38,7 +39,7 @@ GROUPS = {
 
 
 def with_defaults(spec: ExperimentSpec) -> ExperimentSpec:
-    """The given options, with the paper's networks, methods and number of images where nothing is said.
+    """The given options, with the paper's networks, methods, metrics and number of images where nothing is said.
 
     The label or spec ``resnet50`` alone stands for the paper's weights. Raises InputError without images.
     """
@@ -46,7 +47,8 @@ def with_defaults(spec: ExperimentSpec) -> ExperimentSpec:
         raise InputError("none given", argument="data", hint="name the folder of ImageNet's validation images")
     models = spec.model or SPECS
     given = {name: getattr(spec, name) for name in spec.model_fields_set}
-    usual = {"methods": COMPARED, "n": 1000, "limits": {}, "controls": False}
+    metrics = {name: f"{name}:paper" for name, kind in KINDS.items() if kind.by_default}
+    usual = {"methods": COMPARED, "metrics": metrics, "n": 1000, "limits": {}, "controls": False}
     models = {label: SPECS.get(model, model) if isinstance(model, str) else model for label, model in models.items()}
     return ExperimentSpec(**{**usual, **given, "model": models})
 
@@ -65,9 +67,9 @@ def studies(spec: ExperimentSpec, label: str, names: tuple[str, ...]) -> dict[st
     """
     methods, metrics, alone = of_network(spec, label)
     base = base_method(methods)
-    scored = {name: metrics.get(name) or get_metric(name) for name in METRICS.values()}
+    scored = {name: metrics.get(name) or get_metric(f"{name}:paper") for name in METRICS.values()}
     diagnostics = {name: get_metric(name) for name in DIAGNOSTICS}
-    objective = {name: metrics.get(name) or get_metric(name) for name in OBJECTIVE}
+    objective = {name: metrics.get(name) or get_metric(f"{name}:paper") for name in OBJECTIVE}
     sensitivity = {"max_sensitivity": metrics.get("max_sensitivity") or get_metric("max_sensitivity")}
     ig = methods.get("ig", IntegratedGradients.preset("paper"))
 

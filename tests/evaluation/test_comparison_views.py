@@ -12,10 +12,9 @@ from markupsafe import escape
 import fringe
 from fringe._strings.formats import with_interval
 from fringe.evaluation import NOT_BETTER_MEANS, grid_row, summarise, tidy
-from fringe.evaluation._comparison import USUAL_METRICS
 from fringe.evaluation._statistics import BELOW, least_images, too_few
 from fringe.explanations._spec import CompareSpec
-from fringe.metrics import get_metric
+from fringe.metrics import USUAL_METRICS, get_metric
 from fringe.models import load_model
 
 METHODS = [("ig", fringe.IntegratedGradients(steps=4)), ("<b>", fringe.IntegratedGradients(steps=2))]

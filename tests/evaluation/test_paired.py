@@ -71,13 +71,27 @@ def test_the_median_difference_is_not_the_difference_of_medians():
     assert paired(mine, theirs).value == 0.0
 
 
-def test_only_images_with_both_scores_count(rng):
-    mine, theirs = rng.normal(size=(2, 20))
+@pytest.mark.parametrize("n", [19, 40])
+def test_only_images_with_both_scores_count(rng, n):
+    mine, theirs = rng.normal(size=(2, n))
     holes = [None if i == 3 else math.nan if i == 7 else value for i, value in enumerate(mine)]
     others = [math.inf if i == 11 else value for i, value in enumerate(theirs)]
-    both = np.setdiff1d(np.arange(20), [3, 7, 11])
-    assert paired(holes, others) == paired(mine[both], theirs[both])
-    assert paired(holes, others).n == 17
+    both = np.setdiff1d(np.arange(n), [3, 7, 11])
+    found, without = paired(holes, others, seed=2), paired(mine[both], theirs[both], seed=2)
+    assert (found.value, found.n, found.signs) == (without.value, n - 3, n - 3)
+    holed = np.full(n, np.nan)
+    holed[both] = (mine - theirs)[both]
+    expected = estimate(holed, 2)
+    assert (found.low, found.high) == (expected.low, expected.high)
+    assert found.p == pytest.approx(without.p, abs=0 if n < 20 else 4 * math.sqrt(0.5 / 2**17))  # all signs, or a group
+
+
+def test_a_cluster_without_a_difference_has_no_sign(rng):
+    mine, theirs, names = rng.normal(size=6), rng.normal(size=6), ["a", "a", "b", "b", "c", "c"]
+    mine[4:] = np.nan
+    found, without = paired(mine, theirs, clusters=names), paired(mine[:4], theirs[:4], clusters=names[:4])
+    assert (found.p, found.signs, found.n) == (without.p, without.signs, 4)
+    assert found.signs == 2
 
 
 def test_swapping_the_two_turns_the_sign_alone(rng):

@@ -18,6 +18,7 @@ from fringe.metrics import (
     SingleDeletion,
     evaluate,
     get_metric,
+    with_references,
 )
 from toys import TanhMLP, context_of, normal
 
@@ -108,8 +109,11 @@ def test_curves_share_their_ends_and_themselves():
     context = context_of(TanhMLP(84), X)
     assert passes(context, ["insertion", "insertion:raw", "deletion", "deletion:raw"]) == 2 * (N - 1) + 1
     assert passes(context, ["insertion", "deletion"], -MAPS + 1) == 2 * (N - 1)  # another method, known infill
-    shared = Insertion(reference="gaussian", size=15, sigma=3.0, padding="reflect")
-    assert passes(context_of(TanhMLP(84), X), ["mas_insertion", shared, "mas_insertion:text"]) == N - 1 + 1
+    four = ["insertion", "deletion", "mas_insertion", "mas_deletion"]
+    assert passes(context_of(TanhMLP(84), X), four) == 2 * (N - 1) + 1
+    assert passes(context_of(TanhMLP(84), X), [*with_references(four)]) == 4 * (N - 1) + 2
+    shared = Insertion(size=15, sigma=3.0)
+    assert passes(context_of(TanhMLP(84), X), ["mas_insertion:paper", shared, "mas_insertion:text"]) == N - 1 + 1
     assert passes(context_of(TanhMLP(84), X), ["deletion:rise", "mas_deletion:walker2024"]) == N - 1 + 1
     assert passes(context_of(TanhMLP(84), X), [Insertion(steps=1)]) == 1
 

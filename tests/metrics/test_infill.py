@@ -54,3 +54,11 @@ def test_what_has_no_meaning_makes_no_other_reference():
     assert box == Infill("box", 3, 7.0, "zeros").resolve(X) != Infill("box", 5, 3.0, "zeros").resolve(X)
     assert Infill("zeros", 15, 3.0, "reflect").resolve(X) == Infill("zeros", None, 1.0, "zeros").resolve(X)
     assert Infill("gaussian", 15, 3.0, "reflect").resolve(X) != Infill("gaussian", 15, 2.0, "reflect").resolve(X)
+
+
+def test_a_gaussian_without_a_width_is_a_fifth_of_the_shortest_side():
+    """An axis of one entry has no width: a row of pixels is blurred as a series."""
+    own = made(kind="gaussian", sigma=None, padding="reflect")
+    torch.testing.assert_close(own, made(kind="gaussian", sigma=0.2 * 9, padding="reflect"))
+    row = made(X[:, :, :1], kind="gaussian", sigma=None, padding="reflect")
+    torch.testing.assert_close(row, made(X[:, :, 0], kind="gaussian", sigma=0.2 * 9, padding="reflect")[:, :, None])

@@ -7,6 +7,7 @@ import literal_metrics as literal
 import pytest
 import torch
 from metrics_toys import Odds, doubtful
+from scipy import ndimage
 
 from fringe.metrics import Deletion, Insertion, SymmetricRelevanceGain, evaluate
 from toys import Affine, TanhMLP, context_of, normal
@@ -45,9 +46,21 @@ def test_curve_by_hand(metric, odds):
 X, MAPS = normal(3, 2, 7, 6), normal(3, 2, 7, 6, seed=2)
 
 
+def blurred(x: torch.Tensor) -> torch.Tensor:
+    """A fifth of the shortest side, to 4 sigma each way, as SciPy has it."""
+    kept = ndimage.gaussian_filter(x.numpy(), 0.2 * min(x.shape[2:]), mode="mirror", axes=(2, 3), truncate=4.0)
+    return torch.from_numpy(kept)
+
+
 @pytest.mark.parametrize("metric", [Insertion, Deletion])
 @pytest.mark.parametrize(
-    "settings", [{}, {"steps": 1}, {"steps": 5}, {"steps": 42, "reduction": "abs_sum", "reference": "mean"}]
+    "settings",
+    [
+        {},
+        {"steps": 1},
+        {"reference": "box", "padding": "zeros", "steps": 5},
+        {"steps": 42, "reduction": "abs_sum", "reference": "mean"},
+    ],
 )
 def test_curve_is_the_literal_loop(metric, settings):
     model, one = TanhMLP(84), metric(**settings)
@@ -55,8 +68,10 @@ def test_curve_is_the_literal_loop(metric, settings):
     result = evaluate(context, MAPS, [one])[one.name]
     if settings.get("reference") == "mean":
         references = X.mean((2, 3), keepdim=True).expand_as(X)
-    else:
+    elif settings.get("reference") == "box":
         references = torch.nn.functional.avg_pool2d(X, 3, 1, 1)
+    else:
+        references = blurred(X)
     for i, target in enumerate(context.problem.target.tolist()):
         how, steps = settings.get("reduction", "max"), settings.get("steps", 7)
         c = literal.curve(model, X[i], references[i], target, MAPS[i], one.name, steps, how)
@@ -73,7 +88,7 @@ def test_srg_is_the_area_with_the_least_important_first_less_that_with_the_most_
     model, one = TanhMLP(84), SymmetricRelevanceGain(steps=steps)
     context = context_of(model, X)
     result = evaluate(context, MAPS, [one])["srg"]
-    references = torch.nn.functional.avg_pool2d(X, 3, 1, 1)
+    references = blurred(X)
     least = MAPS.abs().amax() + 1 - MAPS.abs().amax(1, keepdim=True)  # the same pixels from the other end
     for i, target in enumerate(context.problem.target.tolist()):
         curves = [literal.curve(model, X[i], references[i], target, a[i], "deletion", steps) for a in (least, MAPS)]
@@ -111,9 +126,10 @@ def test_presets_are_what_their_authors_did():
     for i, target in enumerate(context.problem.target.tolist()):
         zeros = literal.curve(model, X[i], torch.zeros_like(X[i]), target, MAPS[i], "deletion", 7, "abs_sum")
         assert float(result["deletion:rise"].values[i]) == pytest.approx(literal.trapezoid(zeros), rel=1e-12)
+    how = {"padding": "zeros", "normalise": False, "reduction": "abs_sum"}
     # the kernel of the code is a box in all but name: 11 x 11, zeros beyond the edge
-    box = evaluate(context, MAPS, [Insertion(size=11, normalise=False, reduction="abs_sum")])["insertion"]
-    flat = evaluate(context, MAPS, [Insertion("folded", 11, 11.0, normalise=False, reduction="abs_sum")])["insertion"]
+    box = evaluate(context, MAPS, [Insertion("box", 11, **how)])["insertion"]
+    flat = evaluate(context, MAPS, [Insertion("folded", 11, 11.0, **how)])["insertion"]
     torch.testing.assert_close(flat.values, box.values, rtol=0, atol=1e-4)
     torch.testing.assert_close(result["insertion:rise"].values, box.values, rtol=0, atol=2e-2)
     assert not torch.equal(result["insertion:rise"].values, box.values)

@@ -163,3 +163,14 @@ def test_numbers_differ_where_bold_decides(values, direction, expected):
 def test_the_caption_says_which_way_is_better():
     both = [*metrics("insertion"), *metrics("mas_deletion", direction="lower")]
     assert captions(both) == "Ins = Insertion ↑ · MD = Mas_Deletion ↓; bold: the best of an image, unless two tie."
+
+
+def test_two_variants_of_a_score_are_told_apart():
+    def chosen(*given):
+        return [
+            metric.short for metric in labels([MetricLabel(one, one.partition(":")[0], "", "higher") for one in given])
+        ]
+
+    assert chosen("insertion", "insertion:zero") == ["Ins", "Ins zero"]
+    assert chosen("signed_insertion", "signed_insertion:zero", "road") == ["SI", "ROAD"]
+    assert chosen("mas_insertion", "mas_insertion:zero", "mas_deletion", "mas_deletion:zero") == ["MI", "MD"]

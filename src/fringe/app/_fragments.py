@@ -74,5 +74,6 @@ def _table(comparison: Comparison, titles: Mapping[str, str]) -> Table:
     names = {row.label: titles.get(row.label, row.label) for row in comparison.rows}
     entries = [{**entry, "method": names[entry["method"]]} for entry in entries]
     table = score_table(entries, comparison.metrics, dict.fromkeys(names.values(), ()), ())
-    columns = ("map", *(f"{metric.title} ({metric.direction} is better)" for metric in comparison.metrics.values()))
+    titles_of = {label: f"{m.title}{', with zeros' * (':' in label)}" for label, m in comparison.metrics.items()}
+    columns = ("map", *(f"{titles_of[label]} ({m.direction} is better)" for label, m in comparison.metrics.items()))
     return replace(table, columns=columns, title="Scores")

@@ -37,7 +37,9 @@ from fringe.page import page_text
 METRICS: Mapping[str, Metric] = {
     "road": ROAD(shares=(0.1, 0.3, 0.5)),
     "signed_insertion": SignedInsertion(steps=16),
+    "signed_insertion:zero": SignedInsertion(reference="zeros", steps=16),
     "insertion": Insertion(steps=16),
+    "insertion:zero": Insertion(reference="zeros", steps=16),
     "occlusion_agreement": OcclusionAgreement(),
 }
 #: Pixels of a model's input, after its preprocessing.

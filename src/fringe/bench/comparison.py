@@ -246,9 +246,13 @@ class ImageComparison(ImageRun[CompareSpec]):
         assert isinstance(table, Table)
         conclusions = document["conclusions"]
         notes = [*(note for note in table.notes if note not in conclusions), *str(legend).splitlines()]
+        said = dict[type[Metric], str]()
         for label, metric in self.plan.metrics.items():
-            better = f" ({metric.direction} is better)" * (metric.direction != "none")
-            notes.append(f"{label.replace('_', ' ')}{better}: {first_paragraph(type(metric).__doc__)}")
+            better, kind = f" ({metric.direction} is better)" * (metric.direction != "none"), type(metric)
+            title = label.replace("_", " ")
+            what = f"as {said[kind]}, with other settings" if kind in said else first_paragraph(kind.__doc__)
+            said.setdefault(kind, title)
+            notes.append(f"{title}{better}: {what}")
         notes += [f"not compared: {failure.reason_to_share}" for failure in self.failures]
         methods = [one for one in document["methods"] if not one["control"]]
         explained = self.class_entry(self.target)["name"] if isinstance(self.target, int) else "the predicted one"

@@ -27,8 +27,8 @@ UNTYPED = ("name", "sample", "shard")
 def benchmark(given: dict[str, Any], how: dict[str, Any], what: dict[str, Any]) -> None:
     """Score methods on many images, with confidence intervals. An interrupted run is resumed by the same command.
 
-    By default: the eight methods of the paper, the first eleven of "fringe metrics", and 100 of the embedded digits
-    (max_sensitivity on 8 of them).
+    By default: the eight methods of the paper, the first eleven of "fringe metrics" (curves twice: with a blur and with
+    zeros), and 100 of the embedded digits (max_sensitivity on 8 of them).
 
     Exit codes: 0 all done, 1 nothing done, 2 wrong usage, 3 some images failed, 75 stopped early (run it again).
     """

@@ -33,7 +33,17 @@ from fringe.evaluation._statistics import (
     too_few,
 )
 from fringe.inputs import ModelInputs, Request, image_inputs, image_scale, open_model
-from fringe.metrics import ARROW, METRICS, Aggregate, Direction, EvaluationContext, Metric, best_of, get_metric
+from fringe.metrics import (
+    ARROW,
+    METRICS,
+    USUAL_METRICS,
+    Aggregate,
+    Direction,
+    EvaluationContext,
+    Metric,
+    best_of,
+    get_metric,
+)
 from fringe.models import LoadedModel, Preprocessing
 from fringe.paths import Problem, verify
 from fringe.settings import canonical_name
@@ -357,12 +367,6 @@ def _column(entries: Sequence[Mapping[str, Any]], metric: Metric) -> list[Cell]:
         for value, entry in zip(values, entries, strict=True)
         for failed in [entry["better_than_controls"] is False]  # what is not shown is not bold
     ]
-
-
-#: The metrics of a comparison that names none: the two that tell methods from controls, and maps from the same maps
-#: with moved pixels, on photographs (docs/results/validity.md), whether a map follows the model, and what occlusion
-#: says.
-USUAL_METRICS = ("road", "signed_insertion", "random_logit", "occlusion_agreement")
 
 
 @hint_unknown

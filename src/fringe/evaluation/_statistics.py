@@ -2,7 +2,7 @@
 flipping signs, and tests against controls."""
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, get_args
@@ -25,35 +25,28 @@ Groups = tuple[NDArray[np.int64], NDArray[np.int64]]
 
 
 def interval(
-    finite: NDArray[np.float64], summary: Aggregate, seed: int, groups: Groups | None = None
+    column: NDArray[np.float64], summary: Aggregate, seed: int, groups: Groups | None = None
 ) -> tuple[float, float]:
-    """The percentile bootstrap interval of the ``summary`` of finite numbers, NaN of fewer than two of them or of their
-    clusters.
+    """The percentile bootstrap interval of the ``summary`` of the finite numbers of a column, NaN of fewer than two of
+    them or of their clusters.
 
-    That of ``scipy.stats.bootstrap``, by how often each number is drawn: the draws are the same for all columns of one
-    length, and made once. Scores with ``groups`` are not independent: those of one cluster share pixels, those of one
-    network its training. Whole clusters are drawn, and where there are several networks these, too; a score counts as
-    often as its cluster times its network are drawn (Owen 2007).
+    That of ``scipy.stats.bootstrap``, by how often each image is drawn, with or without a score: the draws are the same
+    for all columns of one length, and made once. Scores with ``groups`` are not independent: those of one cluster share
+    pixels, those of one network its training. Whole clusters are drawn, and where there are several networks these,
+    too; a score counts as often as its cluster times its network are drawn (Owen 2007).
     """
     require_choice("summary", summary, get_args(Aggregate))
-    count = finite.size if groups is None or not finite.size else int(groups[0].max()) + 1
-    if count < 2:
+    known = np.isfinite(column)
+    finite = column[known]
+    if (finite.size if groups is None else np.unique(groups[0][known]).size) < 2:
         return math.nan, math.nan
     if finite.min() == finite.max():
         return float(finite[0]), float(finite[0])
-    order, parts, drawn = np.argsort(finite, kind="stable"), list[NDArray[np.float64]](), _counts(count, seed)
-    if groups is None:
-        parts = [_summaries(counts, np.full(len(counts), count), finite, order, summary) for counts in drawn]
-    else:
-        clusters, networks = groups
-        of_clusters, several = np.concatenate(drawn), int(networks.max()) + 1
-        models = np.concatenate(_counts(several, seed + 1)) if several > 1 else np.ones((RESAMPLES, 1), np.uint8)
-        rows = max(1, _RESAMPLED_AT_ONCE // finite.size)
-        for part in (slice(start, start + rows) for start in range(0, RESAMPLES, rows)):
-            weights = of_clusters[part][:, clusters].astype(np.int64) * models[part][:, networks]
-            total = weights.sum(1)
-            weights, total = weights[total > 0], total[total > 0]  # no score of a drawn network is in a drawn cluster
-            parts.append(_summaries(weights, total, finite, order, summary))
+    order, parts = np.argsort(finite, kind="stable"), list[NDArray[np.float64]]()
+    for weights in _counts(len(column), seed) if groups is None else _grouped_counts(groups, seed):
+        chosen = weights[:, known]
+        total = chosen.sum(1, dtype=np.int64)
+        parts.append(_summaries(chosen[total > 0], total[total > 0], finite, order, summary))
     low, high = np.percentile(np.concatenate(parts), [50 * (1 - LEVEL), 50 * (1 + LEVEL)])
     return float(low), float(high)
 
@@ -64,22 +57,37 @@ def intervals(
     seed: int,
     groups: Sequence[Groups | None],
 ) -> list[tuple[float, float]]:
-    """:func:`interval` of the finite numbers of each of several columns. The means of columns with as many finite
-    numbers have the same draws, and are one product of matrices."""
+    """:func:`interval` of each of several columns. The means of columns of one length are two products of matrices."""
     result, by_size = list[tuple[float, float]](), dict[int, list[tuple[int, NDArray[np.float64]]]]()
     for index, (column, summary, group) in enumerate(zip(columns, summaries, groups, strict=True)):
         finite = finite_of(column)
         together = group is None and summary == "mean" and finite.size > 1 and finite.min() < finite.max()
-        result.append((math.nan, math.nan) if together else interval(finite, summary, seed, group))
+        result.append((math.nan, math.nan) if together else interval(column, summary, seed, group))
         if together:
-            by_size.setdefault(finite.size, []).append((index, finite))
+            by_size.setdefault(len(column), []).append((index, column))
     for n, known in by_size.items():
-        values = np.stack([finite for _, finite in known], axis=1)
-        means = np.concatenate([counts.astype(np.float64) @ values / n for counts in _counts(n, seed)])
-        ends = np.percentile(means, [50 * (1 - LEVEL), 50 * (1 + LEVEL)], axis=0)
-        for (index, _), low, high in zip(known, *ends.tolist(), strict=True):
-            result[index] = low, high
+        values = np.stack([column for _, column in known], axis=1)
+        has_score = np.isfinite(values)
+        parts = list[NDArray[np.float64]]()
+        for counts in _counts(n, seed):
+            weights = counts.astype(np.float64)
+            total = np.full(1, n) if has_score.all() else weights @ has_score
+            with np.errstate(invalid="ignore"):  # no score is drawn: NaN
+                parts.append(weights @ np.where(has_score, values, 0) / total)
+        for (index, _), means in zip(known, np.concatenate(parts).T, strict=True):
+            low, high = np.percentile(finite_of(means), [50 * (1 - LEVEL), 50 * (1 + LEVEL)])
+            result[index] = float(low), float(high)
     return result
+
+
+def _grouped_counts(groups: Groups, seed: int) -> Iterator[NDArray[np.int64]]:
+    """How often each score is in each resample of clusters and networks, some resamples (R, n) at a time."""
+    clusters, networks = groups
+    of_clusters, several = np.concatenate(_counts(int(clusters.max()) + 1, seed)), int(networks.max()) + 1
+    models = np.concatenate(_counts(several, seed + 1)) if several > 1 else np.ones((RESAMPLES, 1), np.uint8)
+    rows = max(1, _RESAMPLED_AT_ONCE // clusters.size)
+    for part in (slice(start, start + rows) for start in range(0, RESAMPLES, rows)):
+        yield of_clusters[part][:, clusters].astype(np.int64) * models[part][:, networks]
 
 
 def _summaries(
@@ -118,19 +126,24 @@ _TOGETHER = 48
 
 
 def sign_flip_ps(columns: Sequence[NDArray[np.float64]], seed: int = 0) -> list[float]:
-    """The two-sided p of each of several columns of finite differences (n,): the share of sign assignments whose mean
-    is at least as far from zero (Fisher 1935, section 21). NaN without differences.
+    """The two-sided p of each of several columns of differences (n,), NaN where there is none: the share of sign
+    assignments whose mean is at least as far from zero (Fisher 1935, section 21). NaN without differences.
 
-    All 2^n assignments where these are fewer than :data:`GROUP`, else those of a random group, the observed one among
-    them (see :func:`_sums`), so that p is never below 1 / GROUP. The group follows from ``seed`` and n alone: columns
-    of one length have the same.
+    All 2^n assignments of n differences where these are fewer than :data:`GROUP`, else those of a random group, the
+    observed one among them (see :func:`_sums`), so that p is never below 1 / GROUP. The group follows from ``seed`` and
+    the length alone: columns of one length have the same.
     """
     result = [math.nan] * len(columns)
-    for n in {column.size for column in columns if column.size}:
-        indices = [index for index, column in enumerate(columns) if column.size == n]
+    known = [finite_of(column) for column in columns]
+    known = [  # a difference of 0 changes no sum
+        one if 2**one.size < GROUP else np.where(np.isfinite(column), column, 0)
+        for one, column in zip(known, columns, strict=True)
+    ]
+    for n in {column.size for column in known if column.size}:
+        indices = [index for index, column in enumerate(known) if column.size == n]
         for start in range(0, len(indices), _TOGETHER):
             chosen = indices[start : start + _TOGETHER]
-            differences = np.stack([columns[index] for index in chosen], axis=1)
+            differences = np.stack([known[index] for index in chosen], axis=1)
             sums, slack = _sums(differences, seed), _ROUNDING * np.abs(differences).sum(0)
             p_values = np.mean(np.abs(sums) >= np.abs(sums[0]) - slack, axis=0).tolist()
             for index, p in zip(chosen, p_values, strict=True):
@@ -214,8 +227,8 @@ def estimate(
 ) -> Estimate:
     """Estimate the mean or median with a 95 % percentile bootstrap interval (Efron 1979; 1000 resamples).
 
-    The resamples depend only on ``seed`` and the number of finite scores. So methods with the same number of scores
-    have the same resamples. The interval of equal scores has no width.
+    The resamples depend only on ``seed`` and n: all methods have the same, whether or not each image has a score. The
+    interval of equal scores has no width.
 
     Args:
         scores: Scores (n,), None or not finite where there is none.
@@ -240,9 +253,7 @@ def estimate_all(
     """:func:`estimate` of each ``(scores, summary, clusters)``, sooner, as many scores are resampled together."""
     every = [_as_column("scores", scores) for scores, _, _ in columns]
     summaries = list[Aggregate](summary for _, summary, _ in columns)
-    groups = [
-        _groups(np.isfinite(one), clusters, networks) for one, (_, _, clusters) in zip(every, columns, strict=True)
-    ]
+    groups = [_groups(len(one), clusters, networks) for one, (_, _, clusters) in zip(every, columns, strict=True)]
     ends, result = intervals(every, summaries, seed, groups), list[Estimate]()
     for one, summary, end in zip(map(finite_of, every), summaries, ends, strict=True):
         # quartiles lie linearly between the sorted scores (the paper does not say how)
@@ -290,16 +301,16 @@ class Difference:
     signs: int
 
 
-def _groups(known: NDArray[np.bool_], clusters: Labels | None, networks: Labels | None) -> Groups | None:
-    """Cluster and network of the known scores as numbers; None where all scores are independent."""
+def _groups(count: int, clusters: Labels | None, networks: Labels | None) -> Groups | None:
+    """Cluster and network of scores as numbers; None where all scores are independent."""
     if clusters is None and networks is None:
         return None
     numbers: list[NDArray[np.int64]] = []
     for name, labels in (("clusters", clusters), ("networks", networks)):
         if labels is None or not len(labels):
-            labels = range(len(known)) if name == "clusters" else [""] * len(known)
-        require(len(labels) == len(known), name, f"{len(labels)} names", f"{len(known)}, one for each score")
-        numbers.append(np.unique(np.asarray(labels)[known], return_inverse=True)[1].astype(np.int64))
+            labels = range(count) if name == "clusters" else [""] * count
+        require(len(labels) == count, name, f"{len(labels)} names", f"{count}, one for each score")
+        numbers.append(np.unique(np.asarray(labels), return_inverse=True)[1].astype(np.int64))
     return numbers[0], numbers[1]
 
 
@@ -318,8 +329,8 @@ def paired(
     "median" it is the median of the differences (the typical image), not the difference of the medians, which may
     belong to two different images. The interval is that of :func:`estimate`. ``p`` is the two-sided sign-flip
     permutation test of the mean difference, with both summaries: the share of sign assignments whose mean is at least
-    as far from zero. These are all 2^n if they are at most 99,999, else the observed one and 99,999 random ones (from
-    10,000 differences on, 2^17 of a random group).
+    as far from zero. These are all 2^n of fewer than 17 differences, else 2^17 of a random group with the observed
+    one.
 
     Args:
         a: Scores (n,) of one method, None or not finite where there is none.
@@ -353,18 +364,26 @@ def paired_all(
         require(len(first) == len(second), "b", f"{len(second)} scores", f"{len(first)}, one for each of a")
         both = np.isfinite(first) & np.isfinite(second)
         columns.append(np.subtract(first, second, out=np.full(len(first), np.nan), where=both))
-        groups.append(_groups(both, *(None if one is None else one[: len(both)] for one in (clusters, networks))))
-    differences = [finite_of(column) for column in columns]
-    sums = [  # by cluster: a cluster has one sign
-        d if g is None else np.bincount(g[0], weights=d).astype(np.float64)
-        for d, g in zip(differences, groups, strict=True)
-    ]
-    p_values = sign_flip_ps(sums, seed)
+        groups.append(_groups(len(both), *(None if one is None else one[: len(both)] for one in (clusters, networks))))
+    of_signs = [_by_cluster(column, group) for column, group in zip(columns, groups, strict=True)]
+    p_values = sign_flip_ps(of_signs, seed)
     ends = intervals(columns, [summary for _, _, summary in pairs], seed, groups)
     return [
-        Difference(aggregate(d, summary), *end, p, int(d.size), int(signed.size))
-        for d, signed, p, end, (_, _, summary) in zip(differences, sums, p_values, ends, pairs, strict=True)
+        Difference(aggregate(d, summary), *end, p, int(d.size), int(np.isfinite(signed).sum()))
+        for d, signed, p, end, (_, _, summary) in zip(
+            map(finite_of, columns), of_signs, p_values, ends, pairs, strict=True
+        )
     ]
+
+
+def _by_cluster(differences: NDArray[np.float64], groups: Groups | None) -> NDArray[np.float64]:
+    """The sum of the differences of each cluster, which has one sign; NaN of one without a difference."""
+    if groups is None:
+        return differences
+    known = np.isfinite(differences)
+    counts = np.bincount(groups[0], weights=known)
+    sums = np.bincount(groups[0], weights=np.where(known, differences, 0))
+    return np.where(counts > 0, sums, np.nan)
 
 
 def holm(p_values: Sequence[float]) -> list[float]:

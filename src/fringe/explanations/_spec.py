@@ -96,7 +96,7 @@ class CompareSpec(ImageOptions):
 
     methods: Annotated[Any, Doc("NAME, NAME:PRESET, LABEL=NAME or file.py:NAME, with commas.")] = "fringe,ig"
     metrics: Annotated[Any, Doc("NAME or NAME:PRESET, with commas.")] = (
-        "road,signed_insertion,random_logit,occlusion_agreement"
+        "road,signed_insertion,signed_insertion:zero,random_logit,occlusion_agreement"
     )
     set: Annotated[
         tuple[str, ...] | Mapping[str, Any],

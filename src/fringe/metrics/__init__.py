@@ -12,7 +12,16 @@ from fringe.metrics._base import (
     PlainMaps,
     Scores,
 )
-from fringe.metrics._evaluate import evaluate, evaluated_maps, get_metric, score, why_refused
+from fringe.metrics._evaluate import (
+    DEFAULT_METRICS,
+    USUAL_METRICS,
+    evaluate,
+    evaluated_maps,
+    get_metric,
+    score,
+    why_refused,
+    with_references,
+)
 from fringe.metrics._registry import *  # METRICS, and the class of each metric
 from fringe.metrics._registry import METRICS
 

@@ -196,7 +196,7 @@ class Metric(Settings):
         unit: Unit of the score; empty for a pure number.
         space: What the metric compares, in words.
         source: Where the formula is from.
-        presets: Settings of publications and code by name; ``paper`` is the default.
+        presets: Settings of publications and code by name.
         requires_explainer: Whether the metric needs maps of other inputs or models, ``EvaluatedMaps.explain``.
         requires_truth: Whether the metric compares maps with ``EvaluationContext.truth``.
         compares_models: Whether the metric tests if maps follow the model: it makes maps of other models or classes,

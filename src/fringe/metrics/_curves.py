@@ -11,7 +11,7 @@ from torch import Tensor
 from fringe.geometry import log_probabilities
 from fringe.metrics import _perturbation as perturb
 from fringe.metrics._base import EvaluatedMaps, Scores, is_zero
-from fringe.settings import Doc, PositiveFraction, PositiveInt, PositiveOddInt
+from fringe.settings import Doc, PositiveFraction, PositiveInt
 
 
 @dataclass(frozen=True)
@@ -36,9 +36,10 @@ class PerturbationAUC(perturb.PerturbationMetric):
         return Scores(values, flags=curve.flags(), details={**areas, **curve.details()}, curves=curves)
 
 
+_PAPER = {"reference": "box", "padding": "zeros"}
 _PRESETS: Mapping[str, Mapping[str, Any]] = {
-    "paper": {},
-    "released": {"steps": 100},
+    "paper": _PAPER,
+    "released": {**_PAPER, "steps": 100},
     "raw": {"normalise": False},
     **perturb.SHARED_PRESETS,
 }
@@ -59,10 +60,12 @@ class Insertion(PerturbationAUC):
     channels. Equal ones are in a random order of the image, by its key and the seed. The map's scale and sign do not
     matter. With ``normalise=False`` the score is the area under c itself.
 
-    The reference is the input, blurred by a ``box``, a ``gaussian`` in a window of ``size`` pixels, or a Gaussian whose
-    tails are folded back into its window (``folded``, as in RISE). Or it is ``zeros``, in the model's coordinates, or
-    the ``mean`` of each channel. ``size`` is max(3, floor(min(H, W) / 10)) by default, plus 1 if this is even. A
-    padding of ``reflect`` does not repeat the edge, and ``exclude`` averages over the pixels inside the image.
+    The reference is the input, blurred by a ``gaussian``, a ``box``, or a Gaussian whose tails are folded back into its
+    window of ``size`` pixels (``folded``, as in RISE). Or it is ``zeros``, in the model's coordinates, or the ``mean``
+    of each channel. Without ``sigma`` it is a fifth of min(H, W), after which networks answer as to the mean colour.
+    Without ``size`` a Gaussian reaches to 4 sigma each way; for others it is max(3, floor(min(H, W) / 10)), plus 1 if
+    this is even: the paper's box. A padding of ``reflect`` does not repeat the edge, and ``exclude`` averages over the
+    pixels inside the image.
 
     Costs N - 1 forward passes per image, and one per reference. Flags: ``blur_more_confident`` (the reference has at
     least the input's probability: the normalised score is meaningless), ``zero_map``, ``constant_map``. Details: both
@@ -76,7 +79,10 @@ class Insertion(PerturbationAUC):
     direction = "higher"
     presets: ClassVar = {
         **_PRESETS,
-        "rise": {"reference": "folded", "size": 11, "sigma": 5.0, "normalise": False, "reduction": "abs_sum"},
+        "rise": {
+            **{"reference": "folded", "size": 11, "sigma": 5.0, "padding": "zeros"},
+            **{"normalise": False, "reduction": "abs_sum"},
+        },
     }
 
 
@@ -145,11 +151,6 @@ class MagnitudeAlignedScore(perturb.PerturbationMetric):
     space = "the target's probability against the map's mass, over the share of exchanged pixels"
     source = "Walker et al. 2024 (Magnitude Aligned Scoring); FRInGe, appendix Metric definitions"
 
-    reference: perturb.Reference = "gaussian"
-    size: Annotated[PositiveOddInt | None, Doc("width of the blur (odd); none: to 4 sigma each way", unit="pixels")] = (
-        15
-    )
-    padding: perturb.Edge = "reflect"
     scale: Annotated[perturb.Scale, Doc("unit of the response: the two ends, guarded, or its extremes")] = "ends"
     monotone: Annotated[bool, Doc("replace the response by its running maximum (insertion) or minimum (deletion)")] = (
         True
@@ -186,8 +187,9 @@ class MagnitudeAlignedScore(perturb.PerturbationMetric):
         )
 
 
-_RELEASED = {"padding": "zeros", "rescale": False, "drop_confident": True}
-_TEXT = {"scale": "guarded", "monotone": False, "clip": False, "rescale": False, "average": "mean"}
+_WINDOW = {"size": 15, "sigma": 3.0}
+_RELEASED = {**_WINDOW, "padding": "zeros", "rescale": False, "drop_confident": True}
+_TEXT = {**_WINDOW, "scale": "guarded", "monotone": False, "clip": False, "rescale": False, "average": "mean"}
 
 
 @dataclass(frozen=True)
@@ -204,9 +206,10 @@ class MASInsertion(MagnitudeAlignedScore):
 
     The aligned curve is clipped to [0, 1] (``clip``), min-max normalised (``rescale``) and averaged. These steps are
     the authors' code; the default differs from it in the reference, a Gaussian blur for both, and in max |A_c| for the
-    importance of a pixel. Preset ``walker2024`` is the code, ``released`` that of the FRInGe authors (zeros beyond the
-    edge of the blur, not rescaled, images without a score where the reference has at least the input's probability),
-    ``text`` the formula as the FRInGe paper prints it, of plain means (over N + 1 terms; it prints 1/N).
+    importance of a pixel. Preset ``walker2024`` is the code, ``paper`` has the FRInGe paper's blur (15 pixels, sigma
+    3), ``released`` is the code of its authors (zeros beyond the edge of the blur, not rescaled, images without a score
+    where the reference has at least the input's probability), ``text`` the formula as the paper prints it, of plain
+    means (over N + 1 terms; it prints 1/N).
 
     A curve that is not defined scores 0.5, a straight line's area, and is flagged ``undefined``: that of a zero map, of
     equal probabilities at the ends, of no response. If the model's own output is NaN, so is the score. Other flags and
@@ -220,7 +223,7 @@ class MASInsertion(MagnitudeAlignedScore):
     title = "MAS insertion"
     direction = "higher"
     presets: ClassVar = {
-        "paper": {},
+        "paper": _WINDOW,
         "released": _RELEASED,
         "walker2024": {"reference": "folded", "size": 11, "sigma": 11.0, "padding": "zeros", "reduction": "abs_sum"},
         "text": _TEXT,
@@ -240,7 +243,7 @@ class MASDeletion(MagnitudeAlignedScore):
     title = "MAS deletion"
     direction = "lower"
     presets: ClassVar = {
-        "paper": {},
+        "paper": _WINDOW,
         "released": _RELEASED,
         "walker2024": {"reference": "zeros", "reduction": "abs_sum"},
         "text": _TEXT,
@@ -348,7 +351,7 @@ class CumulativeChange(perturb.RankingMetric):
         count = min(self.steps, total)
         changed = torch.tensor([round((s + 1) * total / count) for s in range(count)], device=x.device)
         rank = ranking.most_first if self.first else ranking.least_first
-        replaced = perturb.Infill(self.reference, None, 3.0, "reflect").make(context)
+        replaced = perturb.Infill(self.reference, None, None, "reflect").make(context)
 
         def probabilities(logits: Tensor, rows: Tensor) -> Tensor:
             return log_probabilities(logits).exp()

@@ -1,6 +1,6 @@
 """A metric by its name, and scores of maps under metrics."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import cast
 
 import torch
@@ -9,9 +9,23 @@ from torch import Tensor
 from fringe._strings.names import Reference, unique
 from fringe.errors import InputError
 from fringe.metrics._base import EvaluatedMaps, EvaluationContext, Explainer, Maps, Metric, Scores
+from fringe.metrics._perturbation import ExchangeMetric
 from fringe.metrics._quantus import KNOWN, quantus_metric
 from fringe.metrics._registry import METRICS
 from fringe.settings import configured
+
+
+def with_references(names: Iterable[str]) -> tuple[str, ...]:
+    """Names of metrics, after each that exchanges pixels the same with zeros: what replaces them may decide who is
+    best."""
+    return tuple(one for name in names for one in (name, *[f"{name}:zero"] * issubclass(METRICS[name], ExchangeMetric)))
+
+
+#: The scores of an experiment that names none.
+DEFAULT_METRICS = with_references(name for name, kind in METRICS.items() if kind.by_default)
+#: The scores of a comparison that names none: the two that tell methods from controls, and maps from the same maps with
+#: moved pixels (docs/results.md), whether a map follows the model, and what occlusion says.
+USUAL_METRICS = with_references(("road", "signed_insertion", "random_logit", "occlusion_agreement"))
 
 
 def get_metric(metric: str | Metric) -> Metric:

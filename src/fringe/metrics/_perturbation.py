@@ -20,6 +20,9 @@ from fringe.settings import Doc, Positive, PositiveInt, PositiveOddInt
 #: An average over a square, a Gaussian cut to its window, a Gaussian whose tails are folded back into its window
 #: (RISE), zeros in the model's coordinates, or each channel's mean.
 InfillKind = Literal["box", "gaussian", "folded", "zeros", "mean"]
+#: Standard deviation of a Gaussian without one, as a share of the shortest side: the least of those tried that leaves
+#: the predicted class about what the mean colour leaves it (docs/metrics.md, "What replaces a pixel").
+BLUR = 0.2
 
 
 @dataclass(frozen=True)
@@ -28,7 +31,7 @@ class Infill:
 
     kind: InfillKind
     size: int | None  # odd width of the kernel; None: a tenth of the shortest side, or 4 sigma each way for a Gaussian
-    sigma: float  # pixels
+    sigma: float | None  # pixels; None: the share BLUR of the shortest side
     padding: Padding
 
     def resolve(self, inputs: Tensor) -> "Infill":
@@ -36,13 +39,15 @@ class Infill:
         if self.kind in ("zeros", "mean"):
             return Infill(self.kind, None, 1.0, "zeros")
         size = box_size(*inputs.shape[2:]) if self.size is None and self.kind != "gaussian" else self.size
-        return replace(self, size=size, sigma=1.0 if self.kind == "box" else self.sigma)
+        side = min((size for size in inputs.shape[2:] if size > 1), default=1)  # one row of pixels is as long as it is
+        sigma = BLUR * side if self.sigma is None else self.sigma
+        return replace(self, size=size, sigma=1.0 if self.kind == "box" else sigma)
 
     def make(self, context: EvaluationContext) -> Tensor:
         """Return the infill (B, *S) of each image, computed once for all methods."""
         problem = context.problem
         infill = self.resolve(problem.inputs)
-        kind, size, sigma = infill.kind, infill.size, infill.sigma
+        kind, size, sigma = infill.kind, infill.size, infill.sigma or 0.0
 
         def made() -> Tensor:
             if kind in ("zeros", "mean"):
@@ -237,9 +242,12 @@ def min_max_normalise(curve: Tensor) -> Tensor:
 # Settings of the metrics that exchange pixels
 Reference = Annotated[InfillKind, Doc("what replaces a removed pixel")]
 BoxSize = Annotated[
-    PositiveOddInt | None, Doc("width of the blur (odd); none: a tenth of the shortest side", unit="pixels")
+    PositiveOddInt | None,
+    Doc("width of the blur (odd); none: to 4 sigma each way, for others a tenth of the shortest side", unit="pixels"),
 ]
-Sigma = Annotated[Positive, Doc("standard deviation of a Gaussian blur", unit="pixels")]
+Sigma = Annotated[
+    Positive | None, Doc("standard deviation of a Gaussian; none: a fifth of the shortest side", unit="pixels")
+]
 Edge = Annotated[Padding, Doc("what the blur reads beyond the edge")]
 Steps = Annotated[
     PositiveInt | None, Doc("number of steps N; none: the height of the image, one row of pixels per step")
@@ -253,16 +261,17 @@ SHARED_PRESETS: Mapping[str, Mapping[str, Any]] = {"fast": {"steps": 64}, "zero"
 
 @dataclass(frozen=True)
 class ExchangeMetric(RankingMetric):
-    """Base class of metrics that exchange the pixels of an image with its infill, step by step.
+    """Base class of metrics that exchange the pixels of an image with its infill, step by step. Which map is better may
+    depend on the infill, so that the usual scores have two of them.
 
     After step s of N, ``round(s P / N)`` of P pixels are exchanged, each with all its channels. Without ``steps``, N is
     the length of the first axis of space: a row's width of pixels per step in an image. N is at most P.
     """
 
-    reference: Reference = "box"
+    reference: Reference = "gaussian"
     size: BoxSize = None
-    sigma: Sigma = 3.0
-    padding: Edge = "zeros"
+    sigma: Sigma = None
+    padding: Edge = "reflect"
     steps: Steps = None
 
     @property

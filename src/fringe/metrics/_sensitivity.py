@@ -329,7 +329,7 @@ class SaCo(perturb.RankingMetric):
         count = min(self.groups, ranking.pixels)
         edges = torch.tensor([i * ranking.pixels // count for i in range(count + 1)], device=salience.device)
         sums = torch.stack([part.sum(1) for part in ranking.mass.tensor_split(edges[1:-1].cpu(), 1)], 1)
-        replaced = perturb.Infill(self.reference, None, 3.0, "reflect").make(context)
+        replaced = perturb.Infill(self.reference, None, None, "reflect").make(context)
         rank = perturb.per_channel(ranking.most_first, problem.inputs)
 
         def without(rows: Tensor, numbers: Tensor) -> Tensor:

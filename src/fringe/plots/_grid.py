@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -100,21 +100,22 @@ class GridRow:
 
 @dataclass(frozen=True)
 class MetricLabel:
-    """A metric whose scores may stand under maps: its label in a table, its name in the registry, its title, and which
-    scores are better."""
+    """A metric whose scores may stand under maps: its label in a table, its name in the registry, its title, which
+    scores are better, and whether they stand beside those of the same metric with other settings."""
 
     label: str
     name: str
     title: str
     direction: Direction
+    is_variant: bool = False
 
     @property
     def short(self) -> str:
-        """``ROAD`` for road, ``MI`` for mas_insertion, ``Spa`` for sparseness."""
+        """``ROAD`` for road, ``MI`` for mas_insertion, ``Spa`` for sparseness, ``Ins zero`` beside other insertion."""
         words = self.name.split("_")
-        if len(self.name) <= 4:
-            return self.name.upper()
-        return "".join(word[0] for word in words).upper() if len(words) > 1 else self.name[:3].capitalize()
+        several = "".join(word[0] for word in words).upper() if len(words) > 1 else self.name[:3].capitalize()
+        short = self.name.upper() if len(self.name) <= 4 else several
+        return f"{short} {self.label.rpartition(':')[2].removeprefix(self.name)}".strip() if self.is_variant else short
 
     def annotations(self, values: Sequence[float]) -> list[Annotation]:
         """Return the annotations of one image's scores, one per method, with as many decimals as it takes to tell the
@@ -215,9 +216,14 @@ def pooled_magnitude(values: ArrayLike, pool: int = 1) -> maps.Plane:
 
 
 def labels(metrics: Sequence[MetricLabel]) -> list[MetricLabel]:
-    """Return MAS insertion and deletion if both occur, else the first two, those with a direction before others."""
-    aligned = [metric for metric in metrics if metric.name in ("mas_insertion", "mas_deletion")]
-    return aligned if len(aligned) == 2 else sorted(metrics, key=lambda metric: metric.direction == "none")[:2]
+    """Return MAS insertion and deletion if both occur, else the first two, those with a direction before others, and
+    metrics of other names before one with other settings."""
+    first = {metric.name: metric for metric in reversed(metrics)}
+    aligned = [first[metric.name] for metric in metrics if metric.name in ("mas_insertion", "mas_deletion")]
+    if len(aligned := list(dict.fromkeys(aligned))) == 2:
+        return aligned
+    chosen = sorted(metrics, key=lambda one: (one.direction == "none", one is not first[one.name]))[:2]
+    return [replace(one, is_variant=len({two.name for two in chosen}) < len(chosen)) for one in chosen]
 
 
 def captions(metrics: Sequence[MetricLabel]) -> str:

@@ -10,7 +10,7 @@ import torch
 
 from fringe import FRInGe, InputError, IntegratedGradients
 from fringe.attribution import Diffusion
-from fringe.bench.cards import Card, Measurement, _measure, failures, summarise_card, verify
+from fringe.bench.cards import Card, Measurement, _measure, failures, summarise_card, verdict, verify
 from fringe.errors import TransientError
 from fringe.evaluation import Evaluator
 from fringe.metrics import METRICS
@@ -238,8 +238,23 @@ def test_a_method_beats_a_blind_map_only_with_certainty(metric, scores, control,
     if beats is False:
         assert said.startswith(f"Scene, {METRICS[metric].title}: ")
         assert "not shown to be better than the control edge (" in said
+    elif beats is None:
+        assert said.endswith(" is worse; 5 examples are too few for a test.")
     else:
-        assert said == "No failure was seen in these measurements."
+        assert said == "No failure was seen: every score is better than every control."
+
+
+def test_the_verdict_counts_what_is_won_lost_and_undecided():
+    """Silence about a test that decides nothing would read as a pass."""
+    lines = [
+        line_of("mass_inside", scores, {"edge": control})
+        for scores, control in ((GOOD, BAD), (BAD, GOOD), (GOOD, GOOD[::-1]), (GOOD[:5], BAD[:5]))
+    ]
+    said = "1 of 4 scores are better than every control; 2 are not shown to be; 1 have too few examples to show it."
+    assert verdict(lines) == said
+    assert verdict(lines[:1]) == "1 of 1 scores are better than every control."
+    assert verdict([]) == ""
+    assert failures(Card("m"), []) == ("No score was compared with a control.",)
 
 
 def test_a_control_ahead_of_few_examples_is_no_silence():
@@ -270,6 +285,7 @@ def test_maps_without_a_score_are_counted():
     assert failures(card, [line]) == (
         "The check finite fails: 2 entries.",
         "Scene, Mass inside: 1 of 3 maps have no score.",
+        "Scene, Mass inside: 0.85, and the control edge (0.15) is worse; 2 examples are too few for a test.",
         "1 of 3 maps of digits are short.",
     )
 

@@ -65,9 +65,22 @@ def test_what_a_summary_is_and_what_a_column_is():
         estimate(np.ones((2, 3)))
 
 
-def test_what_is_no_number_is_left_out_and_not_counted():
-    holes = [None, *SCORES, math.nan, math.inf]
-    assert estimate(holes) == estimate(list(SCORES))
+@pytest.mark.parametrize("summary", ["mean", "median"])
+def test_images_without_a_score_are_drawn_and_do_not_count(summary):
+    found, without = estimate([None, *SCORES, math.nan, math.inf], 3, summary), estimate(SCORES, 3, summary)
+    holed = np.array([math.nan, *SCORES, math.nan, math.nan])
+    expected = by_hand(holed, 3, np.nanmean if summary == "mean" else np.nanmedian)
+    assert [found.low, found.high] == pytest.approx(expected, rel=1e-12)
+    assert (found.mean, found.median, found.half_iqr) == (without.mean, without.median, without.half_iqr)
+    assert found.n == without.n == 23
+
+
+@pytest.mark.filterwarnings("error")
+def test_resamples_without_any_score_are_left_out():
+    """Of 1000 images two have a score: of resamples with some, one half has the mean of both ends or between."""
+    found = estimate([0.0, 1.0, *[None] * 998])
+    assert (found.low, found.high, found.n) == (0.0, 1.0, 2)
+    assert estimate([0.0, 1.0, *[None] * 998], summary="median").high == 1.0
 
 
 def test_too_few_scores_have_no_interval():
@@ -172,9 +185,13 @@ def test_pairs_have_the_interval_of_their_differences_and_those_of_fewer_images_
 
 def test_one_cluster_has_no_interval_and_what_has_no_score_does_not_count():
     assert math.isnan(estimate([1.0, 2.0, 3.0], clusters=["a"] * 3).low)
-    full = estimate(GROUPED, clusters=CLUSTERS)
-    holed = estimate([*GROUPED, math.nan], clusters=[*CLUSTERS, "z"])
-    assert (holed.low, holed.high, holed.n) == (full.low, full.high, 24)
+    holed = estimate([*GROUPED, math.nan], 5, clusters=[*CLUSTERS, "z"])
+    of_cluster = [*GROUPED.reshape(8, 3).tolist(), []]
+    drawn = np.random.default_rng(5).integers(0, 9, (1000, 9))
+    expected = np.percentile([np.mean(np.concatenate([of_cluster[i] for i in row])) for row in drawn], [2.5, 97.5])
+    assert (holed.low, holed.high) == pytest.approx(tuple(expected), rel=1e-12)
+    assert holed.n == 24
+    assert math.isnan(estimate([1.0, 2.0, math.nan], clusters=["a", "a", "z"]).low)
     with pytest.raises(InputError, match="clusters: got '2 names', expected 24"):
         estimate(GROUPED, clusters=["a", "b"])
 

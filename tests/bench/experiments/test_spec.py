@@ -15,6 +15,7 @@ from fringe.bench.experiments import ExperimentSpec, _plan, build_plan, run_expe
 from fringe.bench.experiments import resolve as look
 from fringe.data import find_inputs
 from fringe.inputs import content_digest
+from fringe.metrics import DEFAULT_METRICS
 
 SMALL = {"methods": ("ig",), "metrics": ("sparseness",)}
 
@@ -160,7 +161,11 @@ def test_defaults_fill_what_is_unset_and_are_no_choice():
     plan = build_plan(ExperimentSpec())
     assert (plan.data, plan.n, plan.seed, plan.target) == (("embedded:digits",), 100, 0, "predicted")
     assert [*plan.models[0].methods] == ["fringe", "ig", "smoothgrad", "guided_ig", "agi", "ig2", "ggig", "geoig_svi"]
-    assert [*plan.metrics] == [name for name, metric in METRICS.items() if metric.by_default]
+    assert [*plan.metrics] == [*DEFAULT_METRICS]
+    named = [name for name, metric in METRICS.items() if metric.by_default]
+    assert [name for name in plan.metrics if ":" not in name] == named
+    curves = ["insertion", "deletion", "mas_insertion", "mas_deletion"]
+    assert [name for name in plan.metrics if ":" in name] == [f"{name}:zero" for name in curves]
     assert (plan.limit("max_sensitivity"), plan.limit("insertion")) == (8, 100)
     assert (plan.controls, plan.score, plan.exif, plan.exclude) == (True, "logit", "ignore", frozenset())
     assert build_plan(ExperimentSpec(metrics="insertion")).limits == {}  # a default limit of what is not required

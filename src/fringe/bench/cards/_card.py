@@ -87,12 +87,24 @@ def failures(card: Card, lines: Sequence[Line]) -> tuple[str, ...]:
             said.append(f"{where}: {missing} of {len(line.measurement.scores)} maps have no score.")
         if line.test is not None and line.test.better is False:
             said.append(f"{where}: {number(line.score.value)}, not shown to be better than the control {line.control}.")
-        elif line.test is not None and line.test.better is None and line.test.p == 1:
-            ahead = f"{number(line.score.value)}, and the control {line.control} is not worse"
-            said.append(f"{where}: {ahead}; {line.test.difference.n} examples are too few for a test.")
+        elif line.test is not None and line.test.better is None:
+            ahead = f"the control {line.control} is {'not worse' if line.test.p == 1 else 'worse'}"
+            few = f"{line.test.difference.n} examples are too few for a test"
+            said.append(f"{where}: {number(line.score.value)}, and {ahead}; {few}.")
     doubtful = {word: count for word, count in card.verdicts.items() if word not in ("ok", "unchecked")}
     said += [f"{count} of {sum(card.verdicts.values())} maps of digits are {word}." for word, count in doubtful.items()]
-    return tuple(said) or ("No failure was seen in these measurements.",)
+    none = "No failure was seen: every score is better than every control."
+    return tuple(said) or (none if any(line.test for line in lines) else "No score was compared with a control.",)
+
+
+def verdict(lines: Sequence[Line]) -> str:
+    """Count the scores that are better than every control, those that are not shown to be, and those that have too few
+    examples to show it; empty where none was compared."""
+    tests = [line.test for line in lines if line.test is not None]
+    better = Counter(test.better for test in tests)
+    lost = f"; {better[False]} are not shown to be" if better[False] else ""
+    undecided = f"; {better[None]} have too few examples to show it" if better[None] else ""
+    return f"{better[True]} of {len(tests)} scores are better than every control{lost}{undecided}." if tests else ""
 
 
 def _not_measured(card: Card) -> tuple[str, ...]:
@@ -104,17 +116,18 @@ def describe_card(card: Card) -> list[str | Table]:
     """Describe a card in text: scores of the method and of controls, checks, cost, and failures."""
     lines = summarise_card(card)
     parts = [line.measurement.part for line in lines]
-    rows: list[Row] = [(*_score(line), line.score.n, line.control) for line in lines]
+    rows: list[Row] = [(*_score(line), line.measurement.chance, line.score.n, line.control) for line in lines]
     rules = [index for index, (part, following) in enumerate(pairwise(parts)) if part != following]
     counts = " + ".join(f"{count:.0f} {name}" for name, count in card.passes.items() if count)
     states = Counter(check.state for check in card.checks)
     not_applicable = states.pop("does not apply", 0)
     others = f"; {not_applicable} more do not apply" if not_applicable else ""
-    text = [f"checks: {states['holds']} of {states.total()} hold{others}"] if card.checks else []
+    text = [said] if (said := verdict(lines)) else []
+    text += [f"checks: {states['holds']} of {states.total()} hold{others}"] if card.checks else []
     text.append(f"cost of a map: {counts or ('no passes' if card.passes else 'not measured')}")
     text += ["where it fails:", *(f"  {sentence}" for sentence in failures(card, lines))]
     missing = [f"  {sentence}" for sentence in _not_measured(card)]
-    table = Table(("on", "metric", "score", "n", "hardest control"), rows, rules=rules)
+    table = Table(("on", "metric", "score", "chance", "n", "hardest control"), rows, rules=rules)
     return [table, *text, *(["not measured:"] if missing else []), *missing]
 
 
@@ -134,7 +147,7 @@ def card_report(card: Card, command: str = "") -> Report:
     costs: list[Row] = [(name, float(card.passes[key])) for key, name in names.items() if key in card.passes]
     costs += [("seconds on this machine", card.seconds)] if math.isfinite(card.seconds) else []
     short = (
-        Section("Where it fails", lines=failures(card, lines)),
+        Section("Where it fails", (said,) if (said := verdict(lines)) else (), lines=failures(card, lines)),
         *([Section("What it is", (card.summary,))] if card.summary else []),
         *([Section("What it assumes", lines=card.assumptions)] if card.assumptions else []),
         Section(

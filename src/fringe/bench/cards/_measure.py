@@ -36,7 +36,7 @@ from fringe.classifier import Classifier
 from fringe.data import ImageRef, digit_image, load_digits
 from fringe.errors import FringeError, InputError, require_positive
 from fringe.inputs import ImageEntry, ImageSample
-from fringe.metrics import METRICS
+from fringe.metrics import METRICS, with_references
 from fringe.models import LoadedModel
 from fringe.paths import JVPUse
 from fringe.settings import Doc, PositiveInt
@@ -59,7 +59,9 @@ REFERENCES = 16
 #: The metrics of each part of a card on the digits, and whether they compute further maps.
 PARTS: Mapping[str, tuple[tuple[str, ...], bool]] = {
     "Interventions": (
-        ("single_deletion", "occlusion_agreement", "signed_insertion", "road", "saco", "insertion", "deletion"),
+        with_references(
+            ("single_deletion", "occlusion_agreement", "signed_insertion", "road", "saco", "insertion", "deletion")
+        ),
         False,
     ),
     "Sanity": (("mprt", "random_logit"), True),

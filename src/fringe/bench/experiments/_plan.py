@@ -36,7 +36,7 @@ from fringe.detection import as_detector, is_detector, read_boxes
 from fringe.errors import InputError, did_you_mean, install_hint, warn_caller
 from fringe.evaluation import BOX_CONTROLS, CONTROLS, Candidate, planned_work, with_controls
 from fringe.inputs import default_model
-from fringe.metrics import METRICS, Metric, get_metric
+from fringe.metrics import DEFAULT_METRICS, METRICS, Metric, get_metric
 from fringe.models import LoadedModel, Preprocessing, load_model, state_digest, stated_preprocessing
 from fringe.settings import canonical_name, with_settings
 
@@ -295,7 +295,7 @@ def build_plan(spec: ExperimentSpec) -> Plan:
         common = [name for name in LOCALISATION if images or ":smooth" not in name]
         texts = {name: name for name in (*common, *(name for scene in scenes.values() for name in scene.metrics))}
     else:
-        texts = {name: name for name, kind in METRICS.items() if kind.by_default}
+        texts = {name: name for name in DEFAULT_METRICS}
     metrics: dict[str, Metric] = {label: get_metric(metric) for label, metric in texts.items()}
     labels = [*chosen, *metrics, *scenes]
     texts_of = _by_known_label(spec.set, labels)

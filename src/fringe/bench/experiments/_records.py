@@ -126,7 +126,7 @@ class Result:
     image: str
     scores: NDArray[np.float64]
     status: NDArray[np.uint8]
-    words: Sequence[tuple[Sequence[str], str | None]]
+    words: Sequence[tuple[tuple[str, ...], str | None]]
     made: Mapping[str, Any]
     details: Details = field(default_factory=dict[str, Any])
     map: StoredMap | None = None
@@ -135,6 +135,11 @@ class Result:
     def failed(self) -> bool:
         """Whether a score was computed and is not valid."""
         return bool((self.status > OK).any())
+
+    @property
+    def noted(self) -> tuple[Any, ...]:
+        """What :meth:`notes` are made of."""
+        return self.made.get("verdict"), *self.words
 
     def notes(self) -> list[Any]:
         """The verdict on the map, and the flags and reasons of scores with the places of their metrics, as JSON data:
@@ -204,20 +209,21 @@ def results_of(
     ]
 
 
-def joined(details: Details) -> tuple[list[list[Any]], bytes]:
+@cache
+def _type(name: str) -> np.dtype[Any]:
+    """The type of the numbers of a detail."""
+    return np.dtype(_TYPES[name.partition("/")[0]])
+
+
+def joined(details: Details) -> tuple[tuple[tuple[str, int], ...], bytes]:
     """The names and lengths of details, and their numbers one after the other."""
-    parts = {name: np.ascontiguousarray(v, _TYPES[name.partition("/")[0]]) for name, v in details.items()}
-    return [[name, len(values)] for name, values in parts.items()], b"".join(one.tobytes() for one in parts.values())
+    layout = tuple((name, len(values)) for name, values in details.items())
+    return layout, b"".join([np.asarray(values, _type(name)).tobytes() for name, values in details.items()])
 
 
-def split(layout: Sequence[Sequence[Any]], content: bytes) -> Details:
-    """Read what :func:`joined` wrote."""
-    result, at = dict[str, NDArray[Any]](), 0
-    for name, length in layout:
-        kind = np.dtype(_TYPES[name.partition("/")[0]])
-        result[name] = np.frombuffer(content, kind, length, at)
-        at += length * kind.itemsize
-    return result
+def details_type(layout: Sequence[Sequence[Any]]) -> np.dtype[Any]:
+    """The numbers that :func:`joined` writes of a row."""
+    return np.dtype([(name, _type(name), (length,)) for name, length in layout])
 
 
 # What a folder must hold. A form is a type, a range of numbers, [form of each entry], {str: form of each value},

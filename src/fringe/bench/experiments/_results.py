@@ -130,15 +130,15 @@ class Results:
         index = self.arrays.index(self.manifest.setting_key(model, method), key)
         return getattr(self.arrays, name)[index][self._positions[model]]
 
-    def _details(self, at: NDArray[Any]) -> Iterator[tuple[int, Details]]:
-        """Read the details of maps, given by their places: place and details."""
+    def _details(self, at: NDArray[Any]) -> Iterator[tuple[list[int], Details]]:
+        """Read the details of maps, given by their places, some at a time: places, and values (maps, length)."""
         known = np.unique(at[at > 0])
         of_block = self.arrays.maps["block"][known]
         for number in np.unique(of_block).tolist():
             places = known[of_block == number].tolist()
             ids = {int(self.arrays.maps["id"][place]): place for place in places}
-            for row, details in self._source.details(self.arrays.blocks[number], ids):
-                yield ids[row], details
+            for rows, details in self._source.details(self.arrays.blocks[number], ids):
+                yield [ids[row] for row in rows], details
 
     @cached_property
     def frame(self) -> "pl.DataFrame":
@@ -265,11 +265,12 @@ class Results:
         positions = {
             metric: {place: i for i, place in enumerate(of.tolist()) if place} for metric, of in columns.items()
         }
-        for place, details in self._details(np.concatenate([np.empty(0, np.int32), *columns.values()])):
+        for places, details in self._details(np.concatenate([np.empty(0, np.int32), *columns.values()])):
             for metric, (kind, _, name) in ((metric, name.partition("/")) for metric, name in names.items()):
                 full = f"{kind}/{'' if kind == 'diagnostic' else self.manifest.metrics[metric]['key']}/{name}"
-                if full in details and place in positions[metric]:
-                    result[metric][positions[metric][place]] = details[full]
+                for place, values in zip(places, details.get(full, ()), strict=False):
+                    if place in positions[metric]:
+                        result[metric][positions[metric][place]] = values
         return {metric: {i: of[i] for i in sorted(of)} for metric, of in result.items()}
 
     @cached_property

@@ -210,7 +210,7 @@ class ExperimentSpec(Options):
         description="NAME, NAME:PRESET, LABEL=NAME or file.py:NAME, with commas; paper:auto is the paper's setting.",
     )
     metrics: Annotated[Mapping[str, Any] | None, PlainValidator(_configurable)] = Field(
-        None, description="NAME or NAME:PRESET, with commas. Default: the first eleven of 'fringe metrics'."
+        None, description="NAME or NAME:PRESET, with commas. Default: the first 11 of 'fringe metrics', curves twice."
     )
     scene: Annotated[Mapping[str, Any], PlainValidator(_configurable)] = Field(
         {}, description="NAME, NAME:PRESET or LABEL=NAME, with commas: tests with a known answer."

@@ -55,6 +55,7 @@ from fringe.bench.experiments._records import (
     Details,
     Result,
     StoredMap,
+    details_type,
     fact_problem,
     fingerprint,
     from_json,
@@ -63,7 +64,6 @@ from fringe.bench.experiments._records import (
     record_problem,
     row_type,
     seal,
-    split,
     to_json,
 )
 from fringe.errors import InputError, TransientError, warn_caller
@@ -334,13 +334,14 @@ class Store(AbstractContextManager["Store"]):
         with self._transaction():
             newest = self._db.execute(_NEWEST).fetchone()[0]
             rows = np.zeros(len(results), row_type(len(about["metrics"])))
-            details, shapes = [joined(one.details) for one in results], dict[str, int]()
-            for layout in {to_json(layout): layout for layout, _ in details}.values():
-                shapes[to_json(layout)] = self._fact({**about, "details": layout})
+            details = [joined(one.details) for one in results]
+            shapes = {layout: self._fact({**about, "details": layout}) for layout in {layout for layout, _ in details}}
+            notes = {one.noted: one for one in results}  # of most images the same
+            numbers = {noted: self._fact(one.notes()) for noted, one in notes.items()}
             rows["id"] = np.arange(newest + 1, newest + 1 + len(results))
-            rows["shape"] = [shapes[to_json(layout)] for layout, _ in details]
+            rows["shape"] = [shapes[layout] for layout, _ in details]
             rows["image"] = [fingerprint(one.image) for one in results]
-            rows["notes"] = [self._fact(one.notes()) for one in results]
+            rows["notes"] = [numbers[one.noted] for one in results]
             rows["map"] = [marks.get(one.image, 0) for one in results]
             rows["details"] = [fingerprint(content) for _, content in details]
             rows["score"], rows["status"] = [one.scores for one in results], [one.status for one in results]
@@ -425,18 +426,35 @@ class Store(AbstractContextManager["Store"]):
             for number, image, mark in kept[["id", "image", "map"]].tolist():
                 known[image] = max(known.get(image, (0, 0)), (number, mark))
 
-    def details(self, block: Block, ids: Iterable[int]) -> Iterator[tuple[int, Details]]:
-        """Read the details of rows of a block; those that are damaged are left out, with a warning."""
+    def details(self, block: Block, ids: Iterable[int]) -> Iterator[tuple[list[int], Details]]:
+        """Read the details of rows of a block, some at a time: their numbers, and by name values (rows, length). Those
+        that are damaged are left out, with a warning."""
         marks = dict(zip(block.rows["id"].tolist(), block.rows["details"].tolist(), strict=True))
-        for number in ids:
-            row: Any = None
-            with contextlib.suppress(sqlite3.DatabaseError):
-                row = self._db.execute("SELECT content FROM detail WHERE id = ?", (number,)).fetchone()
-            if row is None or not isinstance(row[0], bytes) or fingerprint(row[0]) != marks[number]:
+        kind, asked = details_type(block.about["details"]), list(ids)
+        for some in (asked[at : at + _CHUNK // 16] for at in range(0, len(asked), _CHUNK // 16)):
+            contents = self._detail_contents(some)
+            sound = [
+                number
+                for number in some
+                if len(content := contents.get(number, b"")) == kind.itemsize and fingerprint(content) == marks[number]
+            ]
+            for number in sorted(set(some).difference(sound)):
                 text = f"details {number} of {str(self.root / FILE)!r} are damaged"
                 warn_caller(f"{text}; its scores are computed again by the next run")
-                continue
-            yield number, split(block.about["details"], row[0])
+            if kind.names:
+                rows = np.frombuffer(b"".join([contents[number] for number in sound]), kind)
+                yield sound, {name: rows[name] for name in kind.names}
+
+    def _detail_contents(self, ids: Sequence[int]) -> dict[int, bytes]:
+        """What is there of details, by their numbers; one by one where the file is damaged."""
+        query, found = "SELECT id, content FROM detail WHERE id IN (SELECT value FROM json_each(?))", list[Any]()
+        try:
+            found = self._db.execute(query, (to_json(ids),)).fetchall()
+        except sqlite3.DatabaseError:
+            for number in ids:
+                with contextlib.suppress(sqlite3.DatabaseError):
+                    found += self._db.execute(query, (to_json([number]),)).fetchall()
+        return {number: content for number, content in found if isinstance(content, bytes)}
 
     # Maps
 
