@@ -2,6 +2,7 @@
 
 import contextlib
 import copy
+import functools
 import inspect
 import itertools
 import re
@@ -13,6 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd import forward_ad
 from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils.checkpoint import checkpoint
 
 from fringe._network.outputs import refuse_independent_labels
 from fringe.errors import InputError, ModelError, first_line, require, require_choice
@@ -110,8 +112,21 @@ class TextClassifier(nn.Module):
         x = torch.where(moves[..., None], embeddings, start.to(embeddings))
         # fused attention has neither second derivatives nor forward-mode ones
         is_fused = x.shape[1] > LONG and forward_ad.unpack_dual(x).tangent is None
-        with contextlib.nullcontext() if is_fused else sdpa_kernel(SDPBackend.MATH):
+        with self._checkpointed() if is_fused else sdpa_kernel(SDPBackend.MATH):
             return self.model(inputs_embeds=x, **arguments).logits
+
+    @contextlib.contextmanager
+    def _checkpointed(self) -> Generator[None]:
+        """Layers of transformers that compute their activations again for the backward pass instead of keeping them."""
+        kind = "GradientCheckpointingLayer"
+        layers = [m for m in self.model.modules() if any(base.__name__ == kind for base in type(m).__mro__)]
+        for layer in layers if torch.is_grad_enabled() else []:
+            layer.forward = functools.partial(checkpoint, layer.forward, use_reentrant=False)
+        try:
+            yield
+        finally:
+            for layer in layers:
+                vars(layer).pop("forward", None)
 
     @torch.no_grad()
     def encode(self, texts: Sequence[str]) -> EncodedTexts:
