@@ -70,7 +70,8 @@ def test_a_summary_is_the_estimate_of_each_method_and_metric():
     assert table.height == 2 * (2 + 6)
     for row in table.iter_rows(named=True):
         found = estimate(results.scores(row["model"], row["method"], row["metric"]), 3)
-        assert (row["mean"], row["low"], row["high"], row["n"]) == (found.mean, found.low, found.high, 4)
+        assert (row["mean"], row["n"]) == (found.mean, 4)
+        assert (row["low"], row["high"]) == pytest.approx((found.low, found.high), rel=1e-12)
         assert (row["images"], row["missing"], row["failed"]) == (4, 0, 0)
 
 
