@@ -208,22 +208,18 @@ def _truth_table(
     methods, about = results.methods(models[0]), results.manifest.metrics
     shown = [m for m in LOCALISATION if m in results.metrics and np.isfinite(column(base, m)).any()]
 
-    def chance(metric: str) -> str:
-        """What a map that says nothing has."""
-        value = chance_of(results, models, metric)
-        return f", chance {value:.2f}" if np.isfinite(value) else ""
-
     count, scene = f"{len(models)} networks, " if len(models) > 1 else "", results.manifest.scenes[label]
     on = f" on {given}" if given else ""
     heading = f"{scene['title']} ({label}){on}, {count}n = {len(clusters)}"
-    rows: list[Row] = []
+    chances = {_title(about, metric): _number(chance_of(results, models, metric), 3) for metric in shown}
+    rows: list[Row] = [{"table": heading, "method": "chance", **chances}]  # of a map that says nothing
     for method in methods:
         known = [of_maps(results, model, method) for model in models]
         passes, ok, stalled = (np.mean([one[name] for one in known]) for name in ("passes", "ok", "stalled"))
         row = {"table": heading, "method": names.get(method, method), "passes": f"{passes:.0f}"}
         for metric in shown:
             scores, reference = column(method, metric), column(base, metric)
-            title = _title(about, metric) + chance(metric)
+            title = _title(about, metric)
             text = star = ""
             if method != base and np.isfinite(scores - reference).any():
                 text, star = _difference(compare(scores, reference))
