@@ -288,8 +288,13 @@ def write_tables(out: Path, only: list[str]) -> None:
 
 def stamp(name: str, conclusions: Sequence[str] = ()) -> None:
     """Note the commit and the versions that made a table, and what follows from its scores."""
-    commit = subprocess.run(["git", "rev-parse", "--short=12", "HEAD"], cwd=ROOT, capture_output=True, text=True)
-    versions = {"fringe": fringe.__version__, "torch": torch.__version__, "commit": commit.stdout.strip() or "unknown"}
+
+    def git(*words: str) -> str:
+        return subprocess.run(["git", *words], cwd=ROOT, capture_output=True, text=True, check=True).stdout.strip()
+
+    changed = git("status", "--porcelain", "--", "src", "experiments", "scripts")  # a test refuses such a table
+    commit = git("rev-parse", "--short=12", "HEAD") + (", with changes" if changed else "")
+    versions = {"fringe": fringe.__version__, "torch": torch.__version__.partition("+")[0], "commit": commit}
     known = json.loads(MADE.read_text(encoding="utf-8")) if MADE.is_file() else {}
     known[name] = {**versions, **({"conclusions": list(conclusions)} if conclusions else {})}
     MADE.write_text(json.dumps(dict(sorted(known.items())), indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
