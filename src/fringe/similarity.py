@@ -35,6 +35,8 @@ class Similarity(nn.Module):
         InputError: If texts come without a tokenizer, or the embeddings differ in size.
     """
 
+    others: Tensor
+
     def __init__(self, model: Any, other: Any, *, tokenizer: Any = None, scale: float | None = None):
         super().__init__()
         self.model, self.training = model, False
@@ -78,7 +80,7 @@ class Similarity(nn.Module):
         if rows.shape[1] != self.others.shape[1]:
             message = f"its embeddings have {rows.shape[1]} numbers, and those of the others {self.others.shape[1]}"
             raise InputError(message, argument="model", hint="give the others as embeddings of the same space")
-        logits = self.scale * nn.functional.normalize(rows, dim=-1) @ self.others.to(rows).mT  # pyright: ignore
+        logits = self.scale * nn.functional.normalize(rows, dim=-1) @ self.others.to(rows).mT
         logits = nn.functional.pad(logits, [0, 1]) if len(self.others) == 1 else logits
         return logits if x is not None else SimpleNamespace(logits=logits)
 

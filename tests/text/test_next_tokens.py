@@ -173,7 +173,7 @@ def test_a_linear_model_in_closed_form(tokenizer):
     best = int(net.head(x.sum(0)).argmax())
     change = (x - comma) @ net.head.weight[best].detach()  # of each token that becomes a comma
     for method in ("ig", None):
-        result = fringe.explain(reader, PROMPT, method=method, score="logit")
+        result = fringe.explain(reader, PROMPT, method=method, score="logit", probe=True)
         words, values = merge_words(result.context.features[0], result.values[0])
         _, expected = merge_words(result.context.features[0], change)
         assert words == tuple(PROMPT.split())
@@ -237,6 +237,7 @@ def test_long_texts_have_the_same_derivatives_by_fused_attention(monkeypatch, to
     monkeypatch.setattr("fringe.text.LONG", 2)
     fused = explain(net, tokenizer, PROMPT)
     torch.testing.assert_close(fused.values, plain.values, rtol=1e-3, atol=1e-4)
+    assert not any("forward" in vars(module) for module in net.modules())  # checkpoints are taken away again
     found = torch.func.jvp(forward, (encoded.embeddings,), (tangent,))  # fused attention has no such rule
     torch.testing.assert_close(found, expected)
     monkeypatch.setattr("fringe.text.sdpa_kernel", lambda backend: kernels.append(backend) or torch.enable_grad())
@@ -245,6 +246,14 @@ def test_long_texts_have_the_same_derivatives_by_fused_attention(monkeypatch, to
     monkeypatch.setattr("fringe.text.LONG", 512)
     forward(encoded.embeddings)
     assert len(kernels) == 1
+
+
+@pytest.mark.thorough
+def test_fringe_walks_towards_candidates_that_are_equally_probable(tokenizer):
+    net = language_model()
+    walked = explain(net, tokenizer, PROMPT, method=fringe.FRInGe(max_steps=3))
+    assert float(walked.completeness_residual) < 0.05
+    assert float(walked.diagnostics["endpoint_entropy"]) > float(walked.diagnostics["entropy"])
 
 
 def test_the_page_of_an_answer_has_its_words_and_tokens(model, tokenizer, tmp_path):

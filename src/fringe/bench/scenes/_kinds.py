@@ -78,14 +78,14 @@ class _Drawn(TrainedScene):
         rng = torch.Generator().manual_seed(2**40)
         x, labels, truth = self.draw(UNSEEN, rng)
         other = self.redrawn(x, rng)
-        right, kept, gone = (
+        right, alone, without = (
             share(predicted(network, one) == labels)
             for one in (x, torch.where(truth, x, other), torch.where(truth, other, x))
         )
         return (
             Gate("accuracy", right, least=0.95),
-            Gate("accuracy with all but the truth drawn anew", kept, least=0.9),
-            Gate("accuracy with the truth drawn anew", gone, most=0.35),
+            Gate("accuracy with all but the truth drawn anew", alone, least=0.9),
+            Gate("accuracy with the truth drawn anew", without, most=0.35),
         )
 
     def _drawn(self, key: int) -> tuple[Tensor, Tensor, Tensor]:
@@ -123,9 +123,9 @@ class Window(_Drawn):
             start = first + torch.randint(each - self.length, (count, 1, 1), generator=rng)
             at, shift = torch.arange(SAMPLES) - start, torch.rand(count, 1, 1, generator=rng)
             waves = torch.tensor([2.0, 4.5, 7.0, 11.0])[labels] * at / 32 + shift
-            heard = self.loudness * (2 * math.pi * waves).sin() + 0.3 * torch.randn(x.shape, generator=rng)
+            wave = self.loudness * (2 * math.pi * waves).sin() + 0.3 * torch.randn(x.shape, generator=rng)
             inside = (at >= 0) & (at < self.length)
-            x, truth = torch.where(inside, heard, x), truth | inside
+            x, truth = torch.where(inside, wave, x), truth | inside
         return x, labels.flatten(), truth
 
     def redrawn(self, x: Tensor, rng: torch.Generator) -> Tensor:
