@@ -208,22 +208,18 @@ def _truth_table(
     methods, about = results.methods(models[0]), results.manifest.metrics
     shown = [m for m in LOCALISATION if m in results.metrics and np.isfinite(column(base, m)).any()]
 
-    def chance(metric: str) -> str:
-        """What a map that says nothing has."""
-        value = chance_of(results, models, metric)
-        return f", chance {value:.2f}" if np.isfinite(value) else ""
-
     count, scene = f"{len(models)} networks, " if len(models) > 1 else "", results.manifest.scenes[label]
     on = f" on {given}" if given else ""
     heading = f"{scene['title']} ({label}){on}, {count}n = {len(clusters)}"
-    rows: list[Row] = []
+    chances = {_title(about, metric): _number(chance_of(results, models, metric), 3) for metric in shown}
+    rows: list[Row] = [{"table": heading, "method": "chance", **chances}]  # of a map that says nothing
     for method in methods:
         known = [of_maps(results, model, method) for model in models]
         passes, ok, stalled = (np.mean([one[name] for one in known]) for name in ("passes", "ok", "stalled"))
         row = {"table": heading, "method": names.get(method, method), "passes": f"{passes:.0f}"}
         for metric in shown:
             scores, reference = column(method, metric), column(base, metric)
-            title = _title(about, metric) + chance(metric)
+            title = _title(about, metric)
             text = star = ""
             if method != base and np.isfinite(scores - reference).any():
                 text, star = _difference(compare(scores, reference))
@@ -288,8 +284,13 @@ def write_tables(out: Path, only: list[str]) -> None:
 
 def stamp(name: str, conclusions: Sequence[str] = ()) -> None:
     """Note the commit and the versions that made a table, and what follows from its scores."""
-    commit = subprocess.run(["git", "rev-parse", "--short=12", "HEAD"], cwd=ROOT, capture_output=True, text=True)
-    versions = {"fringe": fringe.__version__, "torch": torch.__version__, "commit": commit.stdout.strip() or "unknown"}
+
+    def git(*words: str) -> str:
+        return subprocess.run(["git", *words], cwd=ROOT, capture_output=True, text=True, check=True).stdout.strip()
+
+    changed = git("status", "--porcelain", "--", "src", "experiments", "scripts")  # a test refuses such a table
+    commit = git("rev-parse", "--short=12", "HEAD") + (", with changes" if changed else "")
+    versions = {"fringe": fringe.__version__, "torch": torch.__version__.partition("+")[0], "commit": commit}
     known = json.loads(MADE.read_text(encoding="utf-8")) if MADE.is_file() else {}
     known[name] = {**versions, **({"conclusions": list(conclusions)} if conclusions else {})}
     MADE.write_text(json.dumps(dict(sorted(known.items())), indent=1, ensure_ascii=False) + "\n", encoding="utf-8")

@@ -25,7 +25,7 @@ LAYERS = [
     {"tuning", "testing", "evaluation"},
     {"inputs", "scenes"},
     {"attribution", "metrics"},
-    {"models", "data", "text"},
+    {"models", "data", "text", "similarity"},
     {"paths"},
     {"baselines"},
     {"classifier", "detection", "geometry"},

@@ -11,7 +11,7 @@ from fringe import METHODS, METRICS
 
 NAMES = {
     *("METHODS", "METRICS", "Attribution", "Attributor", "Classifier", "InputSpace", "Metric", "PassCounts", "Scores"),
-    *("Region", "Shared", "Trajectory", "BinaryClassifier", "Detector", "attribute", "compare"),
+    *("Region", "Shared", "Trajectory", "BinaryClassifier", "Detector", "Similarity", "attribute", "compare"),
     *("ExperimentSpec", "explain", "explain_images", "load", "write_page", "run_experiment", "write_report"),
     *("FringeError", "InputError", "ModelOutputError", "NotDifferentiableError", "TargetError"),
 }

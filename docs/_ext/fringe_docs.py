@@ -75,7 +75,7 @@ PACKAGES: dict[str, tuple[str, str, tuple[str, ...]]] = {
     ),
     "fringe.geometry": ("fringe.geometry", "The probability simplex with its Fisher-Rao metric.", ()),
     "fringe.linalg": ("fringe.linalg", "Operators known by their products, and conjugate gradients.", ()),
-    "fringe.bench.tuning": ("fringe.bench.tuning", "Search and sweeps of a method's settings.", ()),
+    "fringe.bench.tuning": ("fringe.bench.tuning", "Search of a method's settings.", ()),
     "fringe.testing": ("fringe.testing", "What every method and every metric must keep.", ()),
     "fringe.captum": ("fringe.captum", "The methods in the terms of Captum.", ()),
     "fringe.quantus": ("fringe.quantus", "The methods in the terms of Quantus.", ()),

@@ -12,12 +12,13 @@ from pathlib import Path
 import numpy as np
 import torch
 from paper_studies import CAPPED, UNCAPPED
+from paper_sweep import SweepLine, one_at_a_time, sweep_lines
 from torch import Tensor
 
 import fringe
 from fringe.attribution import Attributor
 from fringe.bench.experiments import Results
-from fringe.bench.tuning import OBJECTIVE, SweepLine, one_at_a_time, sweep_lines
+from fringe.bench.tuning import OBJECTIVE
 from fringe.plots import PathRecord, SweepCurve, SweepPanel, plot_profiles, plot_sensitivity, plot_variants
 
 #: Points of a path that are shown, both ends among them.

@@ -4,12 +4,13 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, get_args
 
+from paper_sweep import one_at_a_time
 from paper_tables import METRICS, MODELS
 
 from fringe import FRInGe, InputError
 from fringe.attribution import Attributor, IntegratedGradients, PaperFRInGe, Variant, preset_names, table
 from fringe.bench.experiments import ExperimentSpec, build_plan
-from fringe.bench.tuning import OBJECTIVE, one_at_a_time
+from fringe.bench.tuning import OBJECTIVE
 from fringe.metrics import METRICS as KINDS
 from fringe.metrics import Metric, get_metric
 

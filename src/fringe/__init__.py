@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from fringe.metrics import Metric as Metric
     from fringe.metrics import Scores as Scores
     from fringe.page import write_page as write_page
+    from fringe.similarity import Similarity as Similarity
 
 __version__ = "0.2.0"
 
@@ -47,6 +48,7 @@ _HOMES = {
     **dict.fromkeys(("BinaryClassifier", "Classifier", "PassCounts", "Region", "Shared"), "classifier"),
     "InputSpace": "baselines",
     "Detector": "detection",
+    "Similarity": "similarity",
     "compare": "evaluation",
     **dict.fromkeys(("ExperimentSpec", "run_experiment"), "bench.experiments"),
     **dict.fromkeys(("explain", "explain_images"), "explanations"),

@@ -74,7 +74,7 @@ def test_each_study_has_its_methods_metrics_and_number_of_images():
         **{"fringe": base, "ig": ig, studies.DEFAULT: FRInGe()},
     }
     assert tuple(found["comparison"].metrics) == tuple(tables.METRICS.values())
-    assert found["comparison"].metrics["insertion"] == Insertion(steps=5)
+    assert found["comparison"].metrics["insertion"] == Insertion(reference="box", padding="zeros", steps=5)
     assert dict(found["cap"].methods) == {"cap": base, "no_cap": replace(base, delta_euc=None), "ig": ig}
     assert tuple(found["cap"].metrics) == studies.DIAGNOSTICS
     assert list(found["max_sensitivity"].methods) == ["fringe", "ig", studies.DEFAULT]

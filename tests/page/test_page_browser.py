@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from page_toys import MALICE, explained, renamed
+from page_toys import MALICE, answered, explained, renamed
 
 import fringe
 from fringe.page import IndexEntry, decode_maps, page_document, render_index, render_page
@@ -377,3 +377,30 @@ def test_the_index_filters_by_verdict(visit, tmp_path):
     assert [card.is_visible() for card in page.locator("#cards > li").all()] == [
         chosen in ("", entry.verdict) for entry in entries
     ]
+
+
+def test_a_click_on_a_token_of_an_answer_colours_the_prompt(visit, tmp_path):
+    page = visit(fringe.write_page(answered(), tmp_path / "answer.html"))
+
+    def ground(selector):
+        return page.eval_on_selector(selector, "element => getComputedStyle(element).backgroundColor")
+
+    first, second, last = ("#words span:nth-of-type(1)", "#words span:nth-of-type(2)", "#words span:nth-of-type(1000)")
+    red, blue, _ = (
+        np.array(eval(ground(one)[3:])) for one in (first, second, "#words span:nth-of-type(3)")
+    )  # "rgb(r, g, b)"
+    assert red[0] > 1.5 * red[2]
+    assert blue[2] > blue[0]
+    assert ground(last) == "rgba(0, 0, 0, 0)"  # held fixed
+    assert page.get_attribute(first, "title") == "1.00"
+    page.click("#items label:nth-of-type(3)")
+    assert page.inner_text("#name") == "answer2"
+    assert page.get_attribute(first, "title") == "0.333"
+    assert page.get_attribute("#items label:nth-of-type(1) bdi", "title") == "2.00"
+    assert "the strongest word has 0.333" in page.inner_text("#status")
+    page.keyboard.press("ArrowLeft")
+    assert page.inner_text("#name") == "answer1"
+    assert page.get_attribute(first, "title") == "0.500"
+    height = page.eval_on_selector("#words", "element => element.clientHeight")
+    assert height <= 0.7 * 900 + 1  # scrolls within the page
+    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")

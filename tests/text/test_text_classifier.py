@@ -116,7 +116,7 @@ def test_words_are_the_sums_of_their_pieces(classifier):
     [
         ("the film", ("the", "film", "")),
         ("the  film the", ("the", "film", "", "", "the")),
-        ("the\nfilm ", ("the", "film", "", "", "▁")),
+        ("the\nfilm ", ("the", "film", "", "", "␣")),
     ],
 )
 def test_words_of_a_tokenizer_that_takes_a_text_as_one(text, labels):

@@ -32,7 +32,7 @@ from fringe.baselines import InputSpace
 from fringe.classifier import Classifier, Score, ScoreFunction, Target
 from fringe.errors import InputError, first_line, require, unfit_inputs, warn_caller
 from fringe.geometry import log_probabilities
-from fringe.paths import Problem, verify
+from fringe.paths import Problem, token_length_of, verify
 
 if TYPE_CHECKING:
     from torch.utils.data import DataLoader
@@ -479,7 +479,7 @@ def _moved_back(result: Attribution, axes: Axes) -> Attribution:
 def _warn_of_axes(model: Classifier, x: Tensor) -> None:
     """Warn where the first layer, or the shape, says that the channels of inputs are the last axis."""
     modules = [] if model.module is None else list(model.module.modules())
-    if not 3 <= x.dim() <= 5 or any(callable(getattr(m, "token_length", None)) for m in modules):
+    if not 3 <= x.dim() <= 5 or token_length_of(model) is not None:
         return
     layer = next((m for m in modules if next(m.parameters(recurse=False), None) is not None), None)
     names = ("in_channels", "in_features", "input_size")

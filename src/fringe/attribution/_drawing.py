@@ -29,6 +29,8 @@ AXES: Mapping[InputKind | int, tuple[str, ...]] = {
 
 #: Fields of a context for detectors.
 _BOXES = ("boxes", "parts")
+#: Those with a tuple for each input, or ().
+_OF_ROWS = ("features", "classes", "prompts")
 
 
 @dataclass(frozen=True)
@@ -47,6 +49,8 @@ class Context:
         features: Names of the features of each input: columns of a table, or words; () if there are none.
         boxes: The explained boxes (B, 4) of a detector: left, top, right and bottom in pixels of the photographs.
         parts: Which part (B, 4) of its photograph an input shows, likewise; None: the inputs are the photographs.
+        classes: Names (B, C) of the classes of each input, where they differ: candidates for the next token.
+        prompts: Names (B) of the prompts of a language model, one of whose next tokens is explained.
 
     Raises:
         InputError: If the numbers of inputs, names and probabilities differ.
@@ -63,10 +67,12 @@ class Context:
     features: tuple[tuple[str, ...], ...] = ()
     boxes: Tensor | None = None
     parts: Tensor | None = None
+    classes: tuple[tuple[str, ...], ...] = ()
+    prompts: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         sizes = {"probabilities": len(self.probabilities), "ids": len(self.ids)}
-        sizes |= {"features": len(self.features)} if self.features else {}
+        sizes |= {name: len(given) for name in _OF_ROWS if (given := getattr(self, name))}
         for name, size in sizes.items():
             if size != len(self.inputs):
                 raise InputError(f"got {size} for {len(self.inputs)} inputs", argument=name)
@@ -123,16 +129,17 @@ class Context:
         part = None if self.parts is None else self.parts[row]
         return to_input(self.boxes[row], part, self.inputs.shape[-2:]).tolist()
 
-    def class_label(self, index: int) -> str:
+    def class_label(self, index: int, row: int = 0) -> str:
         """Name a class.
 
         Args:
             index: Its number.
+            row: The input, where each has classes of its own.
 
         Returns:
             Its name, or ``"class 7"`` if it has none.
         """
-        names = self.class_names or ()
+        names = self.classes[row] if self.classes else self.class_names or ()
         return (names[index] if 0 <= index < len(names) else "") or f"class {index}"
 
     def top(self, row: int, count: int = 5) -> list[tuple[int, str, float]]:
@@ -147,7 +154,7 @@ class Context:
         """
         best = self.probabilities[row].topk(min(count, self.probabilities.shape[1]))
         pairs = zip(best.indices.tolist(), best.values.tolist(), strict=True)
-        return [(k, self.class_label(k), p) for k, p in pairs]
+        return [(k, self.class_label(k, row), p) for k, p in pairs]
 
     def map_tensors(self, function: Callable[[Tensor], Tensor]) -> "Context":
         """Apply a function to every tensor.
@@ -175,7 +182,7 @@ class Context:
             inputs=self.inputs[index],
             probabilities=self.probabilities[index],
             ids=tuple(self.ids[i] for i in rows),
-            features=tuple(self.features[i] for i in rows) if self.features else (),
+            **{name: tuple(given[i] for i in rows) for name in _OF_ROWS if (given := getattr(self, name))},
             **{name: values[index] for name in _BOXES if (values := getattr(self, name)) is not None},
         )
 
@@ -192,7 +199,7 @@ class Context:
         joined: dict[str, Any] = {
             name: torch.cat([getattr(part, name) for part in parts]) for name in ("inputs", "probabilities")
         }
-        joined |= {name: tuple(v for part in parts for v in getattr(part, name)) for name in ("ids", "features")}
+        joined |= {name: tuple(v for part in parts for v in getattr(part, name)) for name in ("ids", *_OF_ROWS)}
         boxes = {name: [getattr(part, name) for part in parts] for name in _BOXES}
         joined |= {name: torch.cat(each) for name, each in boxes.items() if each[0] is not None}
         return dataclasses.replace(parts[0], **joined)

@@ -32,7 +32,7 @@ from fringe.attribution._base import (
 from fringe.attribution._diagnostics import gradient_attribution, sum_attribution
 from fringe.errors import InputError, install_hint, is_installed
 from fringe.linalg import batch_view, grid_cells
-from fringe.paths import Occlusion, Problem, part_numbers
+from fringe.paths import Occlusion, Problem
 from fringe.settings import Doc, PositiveInt, Setting
 
 #: ``explain(part)``: maps (B, *S) of a part of the images that fits one pass.
@@ -61,14 +61,13 @@ class PluginMethod(Attributor):
 
     @abstractmethod
     def _explainer(self, problem: Problem) -> Explain:
-        """Return what makes the maps of a part of the images; raises InputError for a model that it cannot explain."""
+        """Return what makes the maps of a part of the images; raises InputError without its package or a fit model."""
 
     def _endpoint_score(self, problem: Problem) -> Tensor | None:
         """The score (B,) from which the maps measure that of the input, if they promise a sum."""
         return None
 
     def attribute(self, problem: Problem) -> Attribution:
-        require_package(self)
         explain = self._explainer(problem)
         counter = ProgressCounter(problem.progress, len(problem.inputs))
 
@@ -175,11 +174,11 @@ _READS: Mapping[str, tuple[str, ...]] = {
 class CaptumMethod(PluginMethod):
     """A method of the package captum, by the name of its ``algorithm``: ``captum:occlusion``.
 
-    ``occlusion``: a window slides over the image, or over each of several tensors; ``window`` and ``stride`` may hold a
-    tuple for each tensor, as in Captum, channels first. ``gradient_shap``: expected gradients over reference images.
-    ``deep_lift``: the rescale rule. ``guided_backprop``: gradients that pass only positive parts through ReLU; it fails
-    sanity checks, so it is a control. ``kernel_shap``: Shapley values of superpixels, by SLIC if scikit-image
-    is installed and else on a grid; the record says which. ``input_x_gradient``: the gradient times the input.
+    ``occlusion``: a window slides over the image, or each of several tensors, and words of texts are removed in turn;
+    ``window`` and ``stride`` may hold a tuple for each tensor. ``gradient_shap``: expected gradients over reference
+    images. ``deep_lift``: the rescale rule. ``guided_backprop``: gradients that pass only positive parts through ReLU;
+    it fails sanity checks, so it is a control. ``kernel_shap``: Shapley values of superpixels, by SLIC if scikit-image
+    is installed, else on a grid; the record says which. ``input_x_gradient``: the gradient times the input.
 
     DeepLift and guided backpropagation change modules only: a nonlinearity that is called as a function, such as
     ``torch.relu``, keeps its ordinary gradient. Maps of DeepLift promise the change of the score from the baseline, and
@@ -269,6 +268,9 @@ class CaptumMethod(PluginMethod):
         )
 
     def _explainer(self, problem: Problem) -> Explain:
+        if self.algorithm == "occlusion" and (problem.feature_mask is not None or problem.token_length is not None):
+            return lambda part: Occlusion.alone(part, self.baseline)  # without the package
+        require_package(self)
         captum: Any = importlib.import_module("captum.attr")
         if self.algorithm == "occlusion":
             return self._occlusion(captum, problem)
@@ -331,8 +333,6 @@ class CaptumMethod(PluginMethod):
         return torch.cat([x.flatten(1) for x in maps], 1).view_as(one.inputs)
 
     def _occlusion(self, captum: Any, problem: Problem) -> Explain:
-        if problem.feature_mask is not None:
-            return lambda part: Occlusion.of(part, part_numbers(part), part.resolve_baseline(self.baseline)).map(part)
         shapes = [tuple(x.shape[1:]) for x in _tensors(problem.inputs, problem.forward_args.parts)]
         window, stride = self.window, self.stride
         if not isinstance(window, tuple):
@@ -486,6 +486,7 @@ class ZennitMethod(_RelevancePropagation):
     algorithm: Annotated[Rules, Doc("the composite of rules")] = "epsilon_plus_flat"
 
     def _explainer(self, problem: Problem) -> Explain:
+        require_package(self)
         from fringe.models import import_torchvision
 
         network = network_of(problem, self.label)
@@ -558,6 +559,7 @@ class AttnLRP(_RelevancePropagation):
     algorithm: Annotated[Literal["attnlrp"], Doc("name of the rules")] = "attnlrp"
 
     def _explainer(self, problem: Problem) -> Explain:
+        require_package(self)
         network = network_of(problem, self.label)
         try:
             known: Mapping[Any, Mapping[Any, Any]] = importlib.import_module("lxt.efficient.models").DEFAULT_MAP

@@ -340,7 +340,8 @@ class Views:
             index = number(self.target)
             row: dict[str, Any] = {"id": self._name(i), "class": index}
             row |= {} if self.contrast is None else {"contrast": number(self.contrast)}
-            row["name"] = None if context is None or context.class_names is None else context.class_label(index)
+            is_named = context is not None and bool(context.class_names or context.classes)
+            row["name"] = context.class_label(index, i) if context is not None and is_named else None
             row["probability"] = None if context is None else float(context.probabilities[i, index])
             row |= {name: number(getattr(self, name)) for name in names}
             row |= {} if self.agreement is None else {"agreement": number(self.agreement)}
@@ -374,8 +375,8 @@ class Views:
         status = [[self._status(i, k)[0] for k in range(count)] for i in range(len(self))]
         coordinates: dict[str, Any] = {first: [self._name(i) for i in range(len(self))], "verdict": (pair, status)}
         coordinates |= {name: (pair, getattr(self, name).cpu().view(table).numpy()) for name in ("target", "score")}
-        if context is not None and context.class_names is not None:
-            names = [[context.class_label(k) for k in row] for row in self.target.view(table).tolist()]
+        if context is not None and (context.class_names or context.classes):
+            names = [[context.class_label(k, i) for k in row] for i, row in enumerate(self.target.view(table).tolist())]
             coordinates["target_name"] = (pair, names)
         named = set(context.features) if context is not None and context.kind in ("tabular", "series", "volume") else ()
         if len(named) == 1:
@@ -432,7 +433,7 @@ class Views:
         """
 
         def name(index: int) -> str:
-            return f"class {index}" if self.context is None else self.context.class_label(index)
+            return f"class {index}" if self.context is None else self.context.class_label(index, row)
 
         labels = [name(index) for index in self.target[row].flatten().tolist()]
         if self.contrast is None:

@@ -14,7 +14,7 @@ from torch.nn import Module
 
 from fringe._network.arguments import Axes, ForwardArguments
 from fringe._strings.class_names import ClassNames, resolve_class_name
-from fringe.attribution import Attribution, Attributor, InputKind, Progress, Trajectory, attribute
+from fringe.attribution import Attribution, Attributor, InputKind, Progress, Trajectory, attribute, get_method
 from fringe.classifier import Classifier, Target
 from fringe.detection import Detector, overlap
 from fringe.errors import InputError, require_choice, require_order, unfit_inputs
@@ -28,7 +28,7 @@ def explain(
     model: str | Path | Callable[..., Any] | Classifier | LoadedModel,
     inputs: Any,
     *,
-    method: str | Attributor | type[Attributor] = "fringe",
+    method: str | Attributor | type[Attributor] | None = None,
     target: Target = "predicted",
     kind: InputKind | None = None,
     preprocessing: Any = None,
@@ -55,11 +55,12 @@ def explain(
             or (B, C, H, W) is passed unchanged. The kind ``text`` takes a text or a list of texts; ``tabular`` a
             data frame, an array or a tensor (B, F); ``series`` an array or a tensor (B, C, L), or (B, L) for one
             channel; ``volume`` an array or a tensor (B, C, D, H, W).
-        method: A name, as ``"fringe"``, ``"fringe:fast"`` or ``"ig:paper"``, or a method.
+        method: A name, as ``"fringe"``, ``"fringe:fast"`` or ``"ig:paper"``, or a method. None: ``"fringe"``, but
+            ``"captum:occlusion"`` of words for language models, whose score is the ``log_probability`` by default.
         target: As in :func:`fringe.attribute`, or the name of a class, or one name for each input. ``contrast`` takes
-            the same values.
+            the same values. Of a language model both are texts of answers: see :meth:`fringe.text.NextToken.encode`.
         kind: What an input is: ``image``, ``text``, ``tabular``, ``series`` or ``volume``. None: ``text`` if a
-            ``tokenizer`` is given or the spec names a classifier of texts, ``tabular`` for a data frame, and ``image``
+            ``tokenizer`` is given or the spec names a model of texts, ``tabular`` for a data frame, and ``image``
             otherwise.
         preprocessing: How pictures are prepared, as ``"imagenet"`` or ``"resize=256,crop=224,mean=0.5,std=0.5"``, or an
             image processor of the transformers library. It is required for pictures if the model has none. For texts a
@@ -73,12 +74,15 @@ def explain(
         **options: Further arguments of :func:`fringe.attribute`: ``contrast``, ``score``, ``batch_size``, ``baseline``,
             ``space``, ``ids``, ``bad_images``, ``lengths`` of padded series, ``axes`` of the model's inputs (maps and
             pictures have channels first all the same), ``telemetry`` (default: 11 points, because pictures need the
-            path), and ``probe`` (default: true). Detectors take ``boxes``: ``"predicted"`` (the default), all that are
-            predicted with a probability of one half or more; a number, of the most certain ones; or boxes (n, 4): left,
-            top, right and bottom in pixels of the photograph. Each is explained in a row of its own. Texts also take
-            ``tokenizer`` and ``special`` (see :class:`fringe.text.TextClassifier`), tables, series and volumes
-            ``features``, the names of columns or
-            channels.
+            path), and ``probe`` (default: true, but for the default of language models). Detectors take ``boxes``:
+            ``"predicted"`` (the default), all that are predicted with a probability of one half or more; a number, of
+            the most certain ones; or boxes (n, 4): left, top, right and bottom in pixels of the photograph. Each
+            is explained in a row of its own. Texts also take
+            ``tokenizer`` and ``special`` (see :class:`fringe.text.TextClassifier`) and, for language models,
+            ``generate``, the length of the explained answer in tokens, and ``candidates`` (see
+            :class:`fringe.text.NextToken`); tables, series and volumes ``features``, the names of columns or channels.
+            ``feature_mask`` may be a function: of a list of words, with a number for each, such as
+            :func:`fringe.text.sentences`, or of the inputs (B, *S), with numbers that broadcast to them.
 
     Returns:
         The attribution, with the inputs, class names and probabilities in its ``context``.
@@ -98,14 +102,24 @@ def explain(
         inputs = torch.as_tensor(inputs)
         inputs = Axes.of(axes, inputs.shape[-len(str(axes)) :]).first(inputs)
     special = {name: options.pop(name) for name in OPTIONS.get(kind, ()) if name in options}
-    ready = CONVERTERS[kind](Request(model, inputs, preprocessing, classes, device, trust_code, special))
+    contrast = options.pop("contrast", None)
+    request = Request(model, inputs, preprocessing, classes, device, trust_code, special, target, contrast)
+    ready = CONVERTERS[kind](request)
     named = options.pop("ids", None)
     require_order("ids", named)
     if named is not None and len(named) != len(ready.inputs):
         raise InputError(f"got {len(named)} for {len(ready.inputs)} inputs", argument="ids")
     ids = ready.ids if named is None else tuple(map(str, named))
     arguments: dict[str, Any] = {"space": ready.space, "ids": ready.keys if named is None else ids, "telemetry": POINTS}
+    if method is None:
+        method = "captum:occlusion" if ready.classes else "fringe"
+        if ready.classes:  # else occlusion would be compared with itself
+            options.setdefault("probe", False)
+    if callable(options.get("feature_mask")):
+        options["feature_mask"] = ready.numbered(options["feature_mask"])
     arguments |= {"probe": True, **ready.arguments, **options}
+    if "baseline" not in options and not get_method(method).accepts_baseline:
+        arguments.pop("baseline", None)
     if axes is not None:
         shape = dict(zip("".join(sorted(str(axes).upper())), ready.inputs.shape[1:], strict=False))
         arguments["axes"] = axes = Axes.of(axes, [shape.get(letter, 0) for letter in str(axes).upper()])
@@ -123,8 +137,9 @@ def explain(
     names = ready.named(logits.shape[1])
     arguments |= {"method": method, "seed": seed, "progress": progress}
     is_default = isinstance(target, str) and target == "predicted" and ready.predicted is not None
-    arguments |= {"target": list(ready.predicted or ()) if is_default else _number("target", target, names)}
-    arguments |= {"contrast": _number("contrast", arguments.get("contrast"), names)}
+    if "target" not in ready.arguments:
+        arguments |= {"target": list(ready.predicted or ()) if is_default else _number("target", target, names)}
+        arguments |= {"contrast": _number("contrast", contrast, names)}
     result = attribute(classifier, ready.inputs, **arguments)
     if ready.boxes is not None:
         result = followed(result, cast(Detector, ready.model), arguments["forward_kwargs"]["place"])

@@ -44,7 +44,7 @@ CONVERTERS: dict[str, Converter] = {
 #: Further arguments of :func:`fringe.explain`, by the kind of input.
 OPTIONS: dict[str, tuple[str, ...]] = {
     "image": ("boxes",),
-    "text": ("tokenizer", "special"),
+    "text": ("tokenizer", "special", "generate", "candidates"),
     "tabular": ("features",),
     "series": ("features",),
     "volume": ("features",),

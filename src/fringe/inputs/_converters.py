@@ -33,7 +33,7 @@ from fringe.models import (
     stated_names,
     stated_preprocessing,
 )
-from fringe.text import TextClassifier
+from fringe.text import NextToken, TextClassifier, is_language_model
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class Request:
     """The arguments of the caller: a model and inputs in any form that the converter takes.
 
     ``preprocessing`` and ``classes`` are for a model that does not define them; ``options`` are further arguments for
-    one kind of input.
+    one kind of input. ``target`` and ``contrast`` are the explained classes, which some converters find the numbers of.
     """
 
     model: Any
@@ -51,6 +51,8 @@ class Request:
     device: str = "auto"
     trust_code: bool = False
     options: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    target: Any = "predicted"
+    contrast: Any = None
 
 
 @dataclass(frozen=True)
@@ -61,7 +63,8 @@ class ModelInputs:
     of the channels of pictures, ``features`` the names of the features of each input, and ``arguments`` further ones of
     :func:`fringe.attribute`, such as ``forward_kwargs``. Of a detector, ``boxes`` (B, 4) are in pixels of photographs,
     of which inputs show the ``parts`` (B, 4), ``predicted`` (B) are the best labels: "no object" is none of them, and
-    ``clusters`` (B) the names of the photographs.
+    ``clusters`` (B) the names of the photographs. Of a language model, ``classes`` (B) are the names of the candidates
+    for the next token of each input, ``clusters`` the names of the prompts.
     """
 
     model: Callable[..., Any] | Classifier
@@ -79,6 +82,7 @@ class ModelInputs:
     parts: Tensor | None = None
     predicted: tuple[int, ...] | None = None
     clusters: tuple[str, ...] | None = None
+    classes: tuple[tuple[str, ...], ...] = ()
 
     def named(self, count: int) -> tuple[str, ...] | None:
         """Return the names of ``count`` classes, if known; raise InputError if their number differs."""
@@ -87,6 +91,21 @@ class ModelInputs:
             message, hint = f"got {len(names)} names for a model of {count} classes", "give one name for each class"
             raise InputError(message, argument="classes", hint=hint)
         return names
+
+    def numbered(self, features: Callable[[Any], Any]) -> Tensor:
+        """Return the numbers of features that a function gives the inputs, or the words of each text. Raises InputError
+        for another number of words."""
+        if not self.classes and "words" not in self.arguments.get("forward_kwargs", {}):
+            return torch.as_tensor(features(self.inputs))
+        rows = torch.zeros(self.inputs.shape[:2], dtype=torch.long)
+        for row, labels in zip(rows, self.features, strict=True):
+            words = [label for label in labels if label]
+            numbers = torch.as_tensor(features(words))
+            if numbers.shape != (len(words),):
+                message = f"its function gave shape {tuple(numbers.shape)} for {len(words)} words"
+                raise InputError(message, argument="feature_mask", hint="give a number for each word")
+            row.copy_(numbers[torch.tensor([bool(label) for label in labels]).cumsum(0) - 1])
+        return rows[..., None].to(self.inputs.device)
 
     def context(self, kind: InputKind, logits: Tensor, ids: Sequence[str] | None = None) -> Context:
         """Build the context of figures from the logits (B, C) of the inputs; numbers that are no classes have NaN."""
@@ -105,6 +124,8 @@ class ModelInputs:
             features=self.features,
             boxes=self.boxes,
             parts=self.parts,
+            classes=self.classes,
+            prompts=(self.clusters or ()) if kind == "text" else (),
         )
 
 
@@ -509,30 +530,69 @@ def text_inputs(request: Request) -> ModelInputs:
     """Convert texts to word embeddings (B, L, D); their masks become further arguments of the model.
 
     The model is ``"hf:NAME"``, a :class:`fringe.text.TextClassifier`, or a module with the option ``tokenizer``; the
-    option ``special`` says whether special tokens are explained. Raises InputError if the inputs are not texts, or a
-    module is given without its tokenizer; ModelError if a text names no model that can be loaded.
+    option ``special`` says whether special tokens are explained. Of a language model a row is a token of an answer.
+    Raises InputError if the inputs are not texts, or a module is given without its tokenizer; ModelError if a text
+    names no model that can be loaded.
     """
-    given = request.inputs
-    texts = [given] if isinstance(given, str) or not isinstance(given, Iterable) else list(cast(Iterable[Any], given))
-    if not texts or not all(isinstance(text, str) for text in texts):
-        raise InputError(f"got {type(given).__name__}, expected a text or a list of texts", argument="inputs")
-    model, tokenizer = request.model, request.options.get("tokenizer")
+    given, options = request.inputs, request.options
+    is_one = isinstance(given, str) or not isinstance(given, Iterable) or _is_chat(given)
+    texts: list[Any] = [given] if is_one else list(cast(Iterable[Any], given))
+    model, tokenizer = request.model, options.get("tokenizer")
     if isinstance(model, str):
         model, tokenizer = load_text_model(model, resolve_device(request.device))
+    continues = isinstance(model, NextToken) or is_language_model(model)
+    if not texts or not all(isinstance(text, str) or (continues and _is_chat(text)) for text in texts):
+        raise InputError(f"got {type(given).__name__}, expected a text or a list of texts", argument="inputs")
     if not isinstance(model, TextClassifier):
         if not isinstance(model, nn.Module) or tokenizer is None:
             message = f"got {type(model).__name__} without its tokenizer" if tokenizer is None else "expected a module"
             hint = "pass tokenizer=, or name a model as 'hf:NAME'"
             raise InputError(message, argument="model" if tokenizer is not None else "tokenizer", hint=hint)
-        model = TextClassifier(model, tokenizer, request.options.get("special", "fixed"))
+        reader = NextToken if continues else TextClassifier
+        settings = {name: options[name] for name in ("special", "candidates") if name in options}
+        model = reader(model, tokenizer, **settings)
     opened = open_model(dataclasses.replace(request, model=model, preprocessing=None))
-    encoded = model.encode(texts)
-    return ModelInputs(
+    ready = ModelInputs(
         model=model,
         label=type(model.model).__name__,  # not the spec, which may be a path of this machine
         class_names=opened.class_names or stated_names(model.model),
-        inputs=encoded.embeddings.to(opened.device),
+        inputs=torch.empty(0),
         ids=tuple(f"text-{i}" for i in range(len(texts))),
+    )
+    if isinstance(model, NextToken):
+        encoded = model.encode(texts, request.target, request.contrast, options.get("generate", 1))
+        numbers = [encoded.prompts[: k + 1].count(prompt) for k, prompt in enumerate(encoded.prompts)]
+        prompts = tuple(ready.ids[i] for i in encoded.prompts)
+        return dataclasses.replace(
+            ready,
+            inputs=encoded.embeddings.to(opened.device),
+            class_names=None,
+            ids=tuple(f"{prompt}#{k}" for prompt, k in zip(prompts, numbers, strict=True)),
+            features=encoded.labels,
+            classes=encoded.classes,
+            clusters=prompts,
+            arguments={
+                "forward_kwargs": encoded.arguments,
+                "target": encoded.target,
+                "contrast": encoded.contrast,
+                "baseline": model.neutral().to(opened.device),
+                "score": "log_probability",  # a logit by itself says nothing: a constant may be added to all of them
+            },
+        )
+    for name in ("generate", "candidates"):
+        if name in options:
+            hint = "leave it out, or give a causal language model"
+            raise InputError("it is for models that continue a text", argument=name, hint=hint)
+    encoded = model.encode(texts)
+    return dataclasses.replace(
+        ready,
+        inputs=encoded.embeddings.to(opened.device),
         features=encoded.labels,
         arguments={"forward_kwargs": encoded.arguments},
     )
+
+
+def _is_chat(given: Any) -> bool:
+    """Whether this is a chat: messages with a role and a content."""
+    messages = cast("Sequence[Any]", given) if isinstance(given, (list, tuple)) else ()
+    return bool(messages) and all(isinstance(one, Mapping) and "role" in one for one in messages)

@@ -74,7 +74,7 @@ class EvaluationContext(_Caching):
 
     Attributes:
         problem: The model, the images and their targets.
-        truth: Which pixels (B, H, W) the model uses for the target, if this is known: see
+        truth: Which pixels (B, H, W), samples or words (B, L) or columns (B, F) the model uses, if this is known: see
             :meth:`fringe.bench.scenes.Scene.make`.
     """
 

@@ -109,7 +109,8 @@ class SymmetricRelevanceGain(perturb.ExchangeMetric):
 
     The first curve is that of :class:`Insertion`, read backwards: the score is the difference of the areas of
     ``insertion:raw`` and ``deletion:raw``, and costs nothing beside them. What any change of the image does to the
-    model counts in both areas, so it cancels: a random map scores 0 on average, and a constant map exactly. Alone it
+    model counts in both areas, so it cancels: a random map scores 0 on average, and a constant map exactly. It is also
+    the quality gap (QGE) of deletion: the score of a map against that of its inverse, whose order is reversed. Alone it
     costs 2 (N - 1) forward passes per map, and one per reference. Flags and details are those of :class:`Insertion`.
     Curves: ``least_first``, ``most_first``.
     """
@@ -118,7 +119,7 @@ class SymmetricRelevanceGain(perturb.ExchangeMetric):
     title = "Symmetric relevance gain"
     direction = "higher"
     space = "the target's probability over the share of exchanged pixels"
-    source = "Bluecher et al. 2024 (Decoupling pixel flipping and occlusion strategy, TMLR)"
+    source = "Bluecher et al. 2024 (SRG, TMLR); Eiras-Franco et al. 2025 (QGE, AAAI) of deletion"
     by_default = False
     presets: ClassVar = {"paper": {}, **perturb.SHARED_PRESETS}
 

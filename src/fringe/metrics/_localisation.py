@@ -10,6 +10,7 @@ from torch import Tensor
 
 from fringe._numbers.filters import gaussian_blur
 from fringe.errors import InputError
+from fringe.linalg import batch_view
 from fringe.metrics._base import EvaluatedMaps, Metric, Scores, images_only
 from fringe.settings import Doc, NotNegative, Search
 
@@ -39,7 +40,7 @@ class _AgainstTruth(Metric):
     smoothing: Annotated[NotNegative, Search(0.0, 6.0), Doc("Gaussian filter, applied first", "pixels")] = 0.0
 
     def refusal(self, shape: Sequence[int]) -> str:
-        return images_only(shape, "the pixels that a model uses are known")
+        return images_only(shape, "a map is smoothed") if self.smoothing > 0 else ""
 
 
 class _Localisation(_AgainstTruth):
@@ -47,10 +48,10 @@ class _Localisation(_AgainstTruth):
 
     def score(self, maps: EvaluatedMaps) -> Scores:
         truth = _truth_of(maps).flatten(1).to(maps.values.dtype)
-        sign = torch.where((truth < 0).any(1), -1, 1).view(-1, 1, 1, 1)  # of the pixels of the truth in a right map
-        values = reduced(maps.values * sign, self.reduction, self.smoothing).flatten(1)
+        sign = torch.where((truth < 0).any(1), -1, 1)  # of the pixels of the truth in a right map
+        values = reduced(_channels_first(maps) * batch_view(sign, maps.values), self.reduction, self.smoothing)
         inside = (truth != 0).to(values.dtype)
-        scores, flags = self._score(values, inside)
+        scores, flags = self._score(values.flatten(1), inside)
         return Scores(scores, flags, {"chance": inside.mean(1)})
 
     @abstractmethod
@@ -137,7 +138,7 @@ class ObjectBalance(_AgainstTruth):
 
     def score(self, maps: EvaluatedMaps) -> Scores:
         truth = _truth_of(maps).flatten(1)
-        positive = reduced(maps.values, self.reduction, self.smoothing).flatten(1).clamp_min(0)
+        positive = reduced(_channels_first(maps), self.reduction, self.smoothing).flatten(1).clamp_min(0)
         of_one = [(positive * (truth == number)).sum(1) for number in range(1, int(truth.max()) + 1)]
         masses = torch.stack([*of_one, *[torch.zeros_like(positive[:, 0])] * (2 - len(of_one))])
         present = torch.stack([(truth == n + 1).any(1) for n in range(len(masses))])
@@ -149,7 +150,7 @@ class ObjectBalance(_AgainstTruth):
 
 
 def reduced(values: Tensor, reduction: Reduction, smoothing: float) -> Tensor:
-    """Pixels (B, H, W) of maps (B, C, H, W) in float64: the signed map is filtered first, as it is one of a smooth
+    """Entries (B, *space) of maps (B, C, *space) in float64: the signed map is filtered first, as it is one of a smooth
     method, and its channels are combined then."""
     values = values.double()
     if smoothing > 0:
@@ -158,13 +159,21 @@ def reduced(values: Tensor, reduction: Reduction, smoothing: float) -> Tensor:
     return values.sum(1) if reduction == "positive_sum" else values.abs().amax(1)
 
 
+def _channels_first(maps: EvaluatedMaps) -> Tensor:
+    """Maps (B, C, *space): the channels of a text are its last axis, and a table has none."""
+    if maps.context.problem.token_length is not None:
+        return maps.values.movedim(-1, 1)
+    return maps.values if maps.values.dim() > 2 else maps.values[:, None]
+
+
 def _truth_of(maps: EvaluatedMaps) -> Tensor:
-    """The known truth (B, H, W) of maps (B, C, H, W). Raises InputError if it does not fit."""
-    truth, shape = maps.context.truth, maps.values.shape
+    """The known truth (B, *space) of maps. Raises InputError if it does not fit."""
+    truth, shape = maps.context.truth, _channels_first(maps).shape
     assert truth is not None  # or the metric is refused
     if truth.shape != (shape[0], *shape[2:]):
+        expected = "(B, H, W)" if len(shape) == 4 else str((shape[0], *shape[2:]))
         raise InputError(
-            f"got shape {tuple(truth.shape)} for maps {tuple(shape)}, expected (B, H, W)", argument="truth"
+            f"got shape {tuple(truth.shape)} for maps {tuple(maps.values.shape)}, expected {expected}", argument="truth"
         )
     return truth.to(maps.values.device)
 

@@ -126,14 +126,17 @@ def load_transformers(options: LoadOptions) -> LoadedParts:
 
 
 def load_text_model(spec: str, device: str) -> tuple[nn.Module, Any]:
-    """Load a classifier of texts ``hf:NAME[@REVISION]`` with its tokenizer; code of its repository is never run.
+    """Load a classifier of texts or a language model ``hf:NAME[@REVISION]`` with its tokenizer; code of its repository
+    is never run.
 
     The name may be a local folder. The module is in evaluation mode and has no parameter gradients. Raises ModelError
     if it cannot be loaded, or lacks weights.
     """
     transformers = import_transformers()
-    model = _pretrained(spec, "a text classifier", transformers.AutoModelForSequenceClassification)
-    tokenizer = _read(spec, "a text classifier", transformers.AutoTokenizer)
+    continues = any(_architecture(spec, _READS_TEXT, task) for task in _LANGUAGE_MODELS)
+    automatic = transformers.AutoModelForCausalLM if continues else transformers.AutoModelForSequenceClassification
+    model = _pretrained(spec, _READS_TEXT, automatic)
+    tokenizer = _read(spec, _READS_TEXT, transformers.AutoTokenizer)
     if model.config.pad_token_id is None:  # the decoders among them refuse batches then; none of these is padded
         model.config.pad_token_id = -1
     return model.eval().requires_grad_(False).to(device), tokenizer
@@ -197,15 +200,21 @@ def is_tokenizer(value: Any) -> bool:
     return callable(getattr(value, "convert_ids_to_tokens", None))
 
 
+#: Parts of the names of networks of texts: a classifier, and language models.
+_LANGUAGE_MODELS = ("ForCausalLM", "LMHeadModel")
+_OF_TEXTS = ("ForSequenceClassification", *_LANGUAGE_MODELS)
+_READS_TEXT = "a text classifier or a language model"
+
+
 def is_text_model(spec: Any) -> bool:
-    """Return whether a module, or a model ``hf:NAME``, says of itself that it is a classifier of texts; False where it
-    cannot be asked."""
+    """Return whether a module, or a model ``hf:NAME``, says of itself that it is a classifier of texts or a language
+    model; False where it cannot be asked."""
     if isinstance(spec, nn.Module):
-        return any("ForSequenceClassification" in kind.__name__ for kind in type(spec).__mro__)
+        return any(task in kind.__name__ for kind in type(spec).__mro__ for task in _OF_TEXTS)
     if not isinstance(spec, str) or not spec.startswith("hf:"):
         return False
     try:
-        return _architecture(spec, "a text classifier", "ForSequenceClassification")
+        return any(_architecture(spec, _READS_TEXT, task) for task in _OF_TEXTS)
     except ModelError:
         return False
 

@@ -22,6 +22,7 @@ from fringe._strings.html import html_page
 from fringe._strings.tables import Cell, Table
 from fringe.attribution import Attribution, Tone, tone_of
 from fringe.page._document import SMALL, Array, Document, box_of, decode_maps, page_document
+from fringe.page._texts import is_of_texts, text_page
 from fringe.plots import blend
 
 #: Pixels of the longer side of each of the two pictures of a frame.
@@ -210,21 +211,36 @@ def render_page(document: Mapping[str, Any], *others: Mapping[str, Any]) -> str:
 def _part(document: Mapping[str, Any]) -> dict[str, Any]:
     checked = Document.of(document)
     text = json.dumps(checked.json_data(), ensure_ascii=False, allow_nan=False, separators=(",", ":"))
-    text = printable_json(text)
-    for character, escape in _JSON_ESCAPES.items():
-        text = text.replace(character, escape)
+    text = _escaped(printable_json(text))
     images = checked.details.get("images of the batch")
     images = images if isinstance(images, int) and images > 1 else 1
     passes = {name: f"{n} ({number(n / images)} per image)" if images > 1 else n for name, n in checked.passes.items()}
-    facts = {**checked.details, **{f"passes: {name}": count for name, count in passes.items()}}
-    facts |= {**checked.settings, **{f"{name} version": version for name, version in checked.versions.items()}}
     return {
         "page": checked,
         "tables": list(_tables(checked)),
-        "facts": [(name, _fact(value)) for name, value in facts.items()],
+        "facts": [
+            *((name, _fact(value)) for name, value in checked.details.items()),
+            *_facts(passes, checked.settings, checked.versions),
+        ],
         "smooth": max(checked.width, checked.height) > SMALL,
         "data": Markup(text),
     }
+
+
+def _escaped(text: str) -> str:
+    """JSON text as a script in a page may hold it."""
+    for character, escape in _JSON_ESCAPES.items():
+        text = text.replace(character, escape)
+    return text
+
+
+def _facts(
+    passes: Mapping[str, Any], settings: Mapping[str, Any], versions: Mapping[str, str]
+) -> list[tuple[str, str]]:
+    """What a page lists of the method."""
+    facts = {**{f"passes: {name}": count for name, count in passes.items()}, **settings}
+    facts |= {f"{name} version": version for name, version in versions.items()}
+    return [(name, _fact(value)) for name, value in facts.items()]
 
 
 def _tables(page: Document) -> Iterator[Table]:
@@ -249,10 +265,10 @@ def _tables(page: Document) -> Iterator[Table]:
 
 def write_page(result: Attribution, path: str | Path, row: int = 0) -> Path:
     """Write the page of an explanation: one HTML file that works without a network. Of a detector, it holds all boxes
-    of the photograph; a click chooses one.
+    of the photograph; of a language model, all tokens of the answer to the prompt; a click chooses one.
 
     Args:
-        result: An attribution of images with context, as :func:`fringe.explain` returns it.
+        result: An attribution of images or texts with context, as :func:`fringe.explain` returns it.
         path: The file.
         row: Number of the input.
 
@@ -260,7 +276,7 @@ def write_page(result: Attribution, path: str | Path, row: int = 0) -> Path:
         The file.
 
     Raises:
-        InputError: If the attribution has no such input, no context, or is not of images.
+        InputError: If the attribution has no such input, no context, or is neither of images nor of texts.
         OSError: If the file cannot be written.
     """
     target = Path(path)
@@ -270,6 +286,8 @@ def write_page(result: Attribution, path: str | Path, row: int = 0) -> Path:
 
 def page_text(result: Attribution, row: int = 0) -> str:
     """Return the page that :func:`write_page` writes."""
+    if is_of_texts(result):
+        return text_page(result, row, _escaped, _facts)
     context, rows = result.context, [row]
     if context is not None and context.boxes is not None and 0 <= row < len(context.inputs):
         same = [k for k, x in enumerate(context.inputs) if bool((x == context.inputs[row]).all())]

@@ -33,12 +33,15 @@ def part_numbers(problem: Problem, pieces: int | None = None) -> Tensor:
     """
     x = problem.inputs
     if problem.feature_mask is not None:
-        return problem.feature_mask
+        held = problem.forward_args.kwargs.get("words") if problem.token_length is not None else None
+        given = problem.feature_mask
+        return given if held is None else torch.where(held[:, : x.shape[1], None] < 0, -1, given)
     if problem.token_length is not None:
         tokens = torch.arange(x.shape[1], device=x.device)[None]
         words: Tensor = problem.forward_args.kwargs.get("words", tokens)[:, : x.shape[1]]
         count = words.amax(1, keepdim=True) + 1
-        return torch.where(words < 0, -1, words * count.clamp_max(PIECES[1]) // count.clamp_min(1))[..., None]
+        most = pieces or PIECES[1]
+        return torch.where(words < 0, -1, words * count.clamp_max(most) // count.clamp_min(1))[..., None]
     given, each, start = problem.forward_args.parts, list[Tensor](), 0
     for part in given if is_joint(given) else (Part(None, tuple(x.shape[1:])),):
         shape = part.shape or (1,)
@@ -121,11 +124,35 @@ class Occlusion:
         drops[image, part] = score[image] - left.view(len(image), -1)
         return cls(numbers, drops.mT.contiguous(), score, torch.finfo(x.dtype).eps)
 
+    @classmethod
+    def alone(cls, problem: Problem, baseline: str) -> Tensor:
+        """Return the maps (B, *S) of the removal of the caller's parts, or of each word of texts.
+
+        Args:
+            problem: The inputs, with one class of each.
+            baseline: What takes their place, unless the caller gave it. Zeros are no word: if it is ``zero``, that of
+                texts is the mean of their words.
+
+        Returns:
+            The maps.
+        """
+        is_text = problem.token_length is not None
+        numbers = part_numbers(problem, problem.inputs.shape[1] if is_text else None)
+        is_mean = is_text and baseline == "zero"
+        filled = filling(problem, numbers) if is_mean else problem.resolve_baseline(baseline)
+        return cls.of(problem, numbers, filled).map(problem)
+
     def map(self, problem: Problem) -> Tensor:
-        """Return maps (B, *S) of one class in which each entry has the drop of its part."""
-        x = problem.inputs
-        numbers = self.numbers.flatten(1)
-        return self.drops[:, 0].gather(1, numbers).view_as(self.numbers).expand_as(x).to(x)
+        """Return maps (B, *S) of one class in which each entry has the drop of its part, or of texts a share of it: the
+        evidence of a word is a sum."""
+        x, numbers = problem.inputs, self.numbers.flatten(1)
+        drops = self.drops[:, 0].gather(1, numbers.clamp_min(0)).masked_fill(numbers < 0, 0.0)
+        if problem.token_length is not None:
+            each = numbers.new_zeros(len(x), int(numbers.max()) + 2).scatter_add(
+                1, numbers + 1, torch.ones_like(numbers)
+            )
+            drops = drops / (each.gather(1, numbers + 1) * (x[0].numel() // numbers.shape[1]))
+        return drops.view_as(self.numbers).expand_as(x).to(x)
 
     def sums(self, values: Tensor, *, sizes: bool = False) -> Tensor:
         """Sum maps over each part.

@@ -122,10 +122,7 @@ class Problem:
                 same = (other == classes).nonzero()[0].tolist()
                 message = f"class {int(other[tuple(same)])} is the target of image {same[0]} itself"
                 raise TargetError(message, argument="contrast")
-        modules = () if model.module is None else model.module.modules()
-        stated = next((m.token_length for m in modules if callable(getattr(m, "token_length", None))), None)
-        alone = None if is_joint(forward_args.parts) else stated
-        token = None if alone is None else float(alone())  # pyright: ignore[reportCallIssue]
+        token = None if is_joint(forward_args.parts) else token_length_of(model)
         lengths = fields.pop("lengths", None)
         if token is not None and lengths is None and "attention_mask" in forward_args.kwargs:
             mask = forward_args.kwargs["attention_mask"].bool()  # its last token, wherever the padding is
@@ -445,6 +442,13 @@ class Problem:
             lengths=None,
             padding=size - length,
         )
+
+
+def token_length_of(model: Classifier) -> float | None:
+    """Return the length of a token's embedding that a model of texts states; None for other models."""
+    modules = () if model.module is None else model.module.modules()
+    stated = next((m.token_length for m in modules if callable(getattr(m, "token_length", None))), None)
+    return None if stated is None else float(stated())  # pyright: ignore[reportCallIssue]
 
 
 def _lengths(lengths: Any, inputs: Tensor, token: float | None) -> tuple[int, ...] | None:

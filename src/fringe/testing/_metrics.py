@@ -90,7 +90,7 @@ class _MetricUnderTest(UnderTest):
     ) -> EvaluationContext:
         """A new context of the images at ``rows``, by default of all."""
         x = self.x if rows is None else self.x[rows]
-        return _context(model or self.model, x, x.sum(1) > 0, batch_size=batch_size, seed=seed)
+        return _context(model or self.model, x, (x if x.dim() == 2 else x.sum(1)) > 0, batch_size=batch_size, seed=seed)
 
     def score(self, context: EvaluationContext, maps: PlainMaps | None = None, values: Tensor | None = None) -> Scores:
         """Score ``maps`` of the context's images; ``values``, if given, replace their values."""
@@ -246,7 +246,7 @@ def check_metric(
 
 
 def _context(model: nn.Module, x: Tensor, truth: Tensor, *, batch_size: int = 16, seed: int = 0) -> EvaluationContext:
-    """Evaluation of the images ``x`` for their predicted classes, with a ``truth`` (B, H, W)."""
+    """Evaluation of the inputs ``x`` for their predicted classes, with a ``truth`` (B, *space)."""
     space = ToyProblems(x.dtype, x.device).space(tuple(x.shape[1:]))
     classifier = Classifier(model, batch_size=batch_size)
     return EvaluationContext(Problem.of(classifier, x.detach(), rng=KeyedGenerator(seed), domain=space), truth)
@@ -299,7 +299,8 @@ def _known_contributions(
         squares = squares + along.view(len(x), *[1] * before, size, *[1] * (len(space) - axis - 1))
     patch = torch.exp(-squares / 12.5)
     contribution = EVIDENCE * patch / batch_view(patch.flatten(1).sum(1), patch)
-    truth = contribution[:, 0] > 0.1 * batch_view(contribution.flatten(1).amax(1), contribution[:, 0])
+    entries = contribution if contribution.dim() == 2 else contribution[:, 0]  # a row has no channels
+    truth = entries > 0.1 * batch_view(contribution.flatten(1).amax(1), entries)
     return _LinearNetwork(contribution / x, truth), x, contribution
 
 

@@ -197,8 +197,8 @@ def sample_examples(
 def open_entry(
     picture: ImageEntry, model: LoadedModel, exif: Literal["transpose", "ignore"]
 ) -> tuple[Tensor, Tensor | None]:
-    """The model's input (C, H, W), and for an example of a scene the pixels (H, W) that the model uses. Raises as
-    :func:`open_image_entry` does."""
+    """The model's input (C, H, W), and for an example of a scene the pixels (H, W) that the model uses (other kinds:
+    :meth:`fringe.bench.scenes.Scene.make`). Raises as :func:`open_image_entry` does."""
     if isinstance(picture, BoxEntry):
         picture = picture.photograph
     if not isinstance(picture, ExampleEntry):

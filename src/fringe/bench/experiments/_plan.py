@@ -291,7 +291,9 @@ def build_plan(spec: ExperimentSpec) -> Plan:
     if spec.metrics is not None:
         texts = spec.metrics
     elif scenes:
-        texts = {name: name for name in (*LOCALISATION, *(name for scene in scenes.values() for name in scene.metrics))}
+        images = any(scene.has_pixels for scene in scenes.values())
+        common = [name for name in LOCALISATION if images or ":smooth" not in name]
+        texts = {name: name for name in (*common, *(name for scene in scenes.values() for name in scene.metrics))}
     else:
         texts = {name: name for name in DEFAULT_METRICS}
     metrics: dict[str, Metric] = {label: get_metric(metric) for label, metric in texts.items()}
@@ -347,7 +349,8 @@ def build_plan(spec: ExperimentSpec) -> Plan:
     )
 
 
-#: The metrics of an experiment with scenes that names none; its scenes add their own.
+#: The metrics of an experiment with scenes that names none; its scenes add their own. Only maps of
+#: images are smoothed.
 LOCALISATION = ("mass_inside", "mass_inside:smooth", "rank_accuracy", "expected_hit")
 
 

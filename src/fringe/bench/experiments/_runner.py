@@ -40,7 +40,7 @@ from fringe.evaluation import Evaluator, MethodResult, Progress, one_by_one
 from fringe.inputs import open_references
 from fringe.metrics import EvaluationContext, Scores
 from fringe.models import LoadedModel
-from fringe.paths import Problem, verify
+from fringe.paths import Problem, token_length_of, verify
 
 IMAGES_IN_MEMORY = 1024  # between the trials of a search: some 600 MB of 224 by 224 pixels
 
@@ -264,10 +264,16 @@ class TaskRunner:
                 x, logits, images = x[valid], logits[valid], [images[i] for i in valid]
                 arguments = arguments.select(torch.tensor(valid, device=self._device))
                 target = classifier.resolve_target(self._target(images), logits)
-                space = InputSpace(*context.bounds, context.references.get(tuple(x.shape[1:])))
+                bounds = context.bounds if x.dim() == 4 else (None, None)
+                space = InputSpace(*bounds, context.references.get(tuple(x.shape[1:])))
                 keys = tuple(self._resolved.pictures[image].key for image in images)
                 problem = Problem(
-                    classifier, x, logits, target, ids=keys, rng=noise, domain=space, forward_args=arguments
+                    *(classifier, x, logits, target),
+                    ids=keys,
+                    rng=noise,
+                    domain=space,
+                    forward_args=arguments,
+                    token_length=token_length_of(classifier),
                 )
                 candidates = self._resolved.plan.candidates(self._resolved.plan.model(context.label))
                 methods = [one.method for one in candidates if one.method is not None and one.method.uses_gradients]

@@ -79,6 +79,7 @@ class Scene(Settings):
         metrics: Names of metrics that are for its networks alone.
         has_boxes: Whether its networks are detectors (:class:`fringe.Detector`). The ``values`` of an example then hold
             the ``place`` of the explained box.
+        has_pixels: Whether its inputs are images, whose maps can be smoothed.
         networks: Number of networks of the scene for each given one: 1, or the number that is trained.
     """
 
@@ -90,6 +91,7 @@ class Scene(Settings):
     requires_images: ClassVar[bool] = False
     metrics: ClassVar[tuple[str, ...]] = ()
     has_boxes: ClassVar[bool] = False
+    has_pixels: ClassVar[bool] = True
 
     networks: int = 1
 
@@ -135,7 +137,8 @@ class Scene(Settings):
 
         Returns:
             The input (C, H, W), and the pixels (H, W) that the network uses: True or False if they are evidence for the
-            target, -1 among zeros if they are evidence against it; or the numbers 1, 2, ... of several objects.
+            target, -1 among zeros if they are evidence against it; or the numbers 1, 2, ... of several objects. Of a
+            series (C, L) the samples (L,), of a text (L, D) the words (L,), of a row (F,) the columns (F,).
         """
 
     def gates(self, network: LoadedModel, model: LoadedModel | None, images: Sequence[ImageRef]) -> tuple[Gate, ...]:
