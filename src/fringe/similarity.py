@@ -40,8 +40,8 @@ class Similarity(nn.Module):
     def __init__(self, model: Any, other: Any, *, tokenizer: Any = None, scale: float | None = None):
         super().__init__()
         self.model, self.training = model, False
-        own = getattr(model, "logit_scale", None)
-        self.scale = float(own.detach().exp()) if scale is None and isinstance(own, Tensor) else scale or 1.0
+        known = getattr(model, "logit_scale", None)
+        self.scale = float(known.detach().exp()) if scale is None and isinstance(known, Tensor) else scale or 1.0
         texts = [other] if isinstance(other, str) else other
         are_texts = isinstance(texts, Sequence) and all(isinstance(text, str) for text in texts)  # pyright: ignore
         if are_texts and tokenizer is None:

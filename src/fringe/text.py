@@ -318,12 +318,12 @@ class NextToken(TextClassifier):
         first = slice(embeddings.shape[1])
         mask = attention_mask[:, first]
         # texts end with padding: no token before it sees it
-        places, place = (mask.sum(1) - 1).unique(return_inverse=True)
+        positions, index = (mask.sum(1) - 1).unique(return_inverse=True)
         arguments = {"attention_mask": mask, **self._without_cache}
-        arguments |= {"logits_to_keep": places} if self._keeps_last else {}
+        arguments |= {"logits_to_keep": positions} if self._keeps_last else {}
         logits = self._logits(embeddings, moves[:, first], start[:, first], arguments)
-        place = place if self._keeps_last else places[place]
-        return _with_rest(logits[torch.arange(len(logits), device=logits.device), place], candidates)
+        last = index if self._keeps_last else positions[index]
+        return _with_rest(logits[torch.arange(len(logits), device=logits.device), last], candidates)
 
     @torch.no_grad()
     def encode(
@@ -372,8 +372,8 @@ class NextToken(TextClassifier):
             special = [torch.tensor(row.special) for row in rows]
             encoded = self._encoded(columns, special, [row.labels for row in rows])
             arguments = {**encoded.arguments, "candidates": numbers.to(encoded.embeddings.device)}
-            classes = torch.tensor([mine for _, mine, _ in chosen])
-            contrasts = [theirs for _, _, theirs in chosen if theirs is not None]
+            classes = torch.tensor([explained for _, explained, _ in chosen])
+            contrasts = [contrast for _, _, contrast in chosen if contrast is not None]
             result = EncodedTokens(
                 encoded.embeddings,
                 arguments,
@@ -515,11 +515,11 @@ class _Row:
 
     def candidates(self, count: int) -> tuple[Tensor, int, int | None]:
         """The most probable tokens (K,), among them the explained ones, and where these are."""
-        wanted = [self.target] if self.contrast is None else [self.target, self.contrast]
-        order = self.logits.index_fill(0, torch.tensor(wanted, device=self.logits.device), torch.inf)
-        best = order.topk(max(count, len(wanted))).indices
+        required = [self.target] if self.contrast is None else [self.target, self.contrast]
+        order = self.logits.index_fill(0, torch.tensor(required, device=self.logits.device), torch.inf)
+        best = order.topk(max(count, len(required))).indices
         tokens = best[self.logits[best].argsort(descending=True, stable=True)].tolist()
-        at = [tokens.index(token) for token in wanted]
+        at = [tokens.index(token) for token in required]
         return torch.tensor(tokens), at[0], at[1] if at[1:] else None
 
 

@@ -406,11 +406,11 @@ class Store(AbstractContextManager["Store"]):
         for shape, (ids, contents) in by_shape.items():
             about = self.fact(shape)
             kind = row_type(len(about["metrics"])) if isinstance(about, dict) else row_type(0)
-            is_sound = [isinstance(about, dict) and len(one) == kind.itemsize for one in contents]
-            if not all(is_sound):
-                self._lost_rows += [number for number, sound in zip(ids, is_sound, strict=True) if not sound]
-                ids = [number for number, sound in zip(ids, is_sound, strict=True) if sound]
-                contents = [one for one, sound in zip(contents, is_sound, strict=True) if sound]
+            is_right = [isinstance(about, dict) and len(one) == kind.itemsize for one in contents]
+            if not all(is_right):
+                self._lost_rows += [number for number, right in zip(ids, is_right, strict=True) if not right]
+                ids = [number for number, right in zip(ids, is_right, strict=True) if right]
+                contents = [one for one, right in zip(contents, is_right, strict=True) if right]
             if not ids:
                 continue
             rows = np.frombuffer(b"".join(contents), kind)
@@ -433,28 +433,28 @@ class Store(AbstractContextManager["Store"]):
         kind, asked = details_type(block.about["details"]), list(ids)
         for some in (asked[at : at + _CHUNK // 16] for at in range(0, len(asked), _CHUNK // 16)):
             contents = self._detail_contents(some)
-            sound = [
+            intact = [
                 number
                 for number in some
                 if len(content := contents.get(number, b"")) == kind.itemsize and fingerprint(content) == marks[number]
             ]
-            for number in sorted(set(some).difference(sound)):
+            for number in sorted(set(some).difference(intact)):
                 text = f"details {number} of {str(self.root / FILE)!r} are damaged"
                 warn_caller(f"{text}; its scores are computed again by the next run")
             if kind.names:
-                rows = np.frombuffer(b"".join([contents[number] for number in sound]), kind)
-                yield sound, {name: rows[name] for name in kind.names}
+                rows = np.frombuffer(b"".join([contents[number] for number in intact]), kind)
+                yield intact, {name: rows[name] for name in kind.names}
 
     def _detail_contents(self, ids: Sequence[int]) -> dict[int, bytes]:
         """What is there of details, by their numbers; one by one where the file is damaged."""
-        query, found = "SELECT id, content FROM detail WHERE id IN (SELECT value FROM json_each(?))", list[Any]()
+        query, rows = "SELECT id, content FROM detail WHERE id IN (SELECT value FROM json_each(?))", list[Any]()
         try:
-            found = self._db.execute(query, (to_json(ids),)).fetchall()
+            rows = self._db.execute(query, (to_json(ids),)).fetchall()
         except sqlite3.DatabaseError:
             for number in ids:
                 with contextlib.suppress(sqlite3.DatabaseError):
-                    found += self._db.execute(query, (to_json([number]),)).fetchall()
-        return {number: content for number, content in found if isinstance(content, bytes)}
+                    rows += self._db.execute(query, (to_json([number]),)).fetchall()
+        return {number: content for number, content in rows if isinstance(content, bytes)}
 
     # Maps
 
