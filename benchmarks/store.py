@@ -4,7 +4,7 @@
     python benchmarks/store.py --images 1333 4000 13333 50000     # 50000 images take some minutes to write
 
 Synthetic scores of 12 methods (4 of them controls) under 11 metrics go through the real store, ``--shard`` images a
-task; four of the metrics have two curves of 65 points, and of one task in a hundred the scores of an image failed. Then
+task; four of the metrics have a curve of 65 points, and of one task in a hundred the scores of an image failed. Then
 each step of the library is measured in a process of its own, the imports included: what a resumed run does before its
 first task (``resume``), ``fringe status`` and ``fringe report``. ``CPU`` is the processor time of that process, which
 does not depend on what else the machine does, and ``peak`` its largest resident memory.
@@ -99,7 +99,7 @@ def write(root: Path, images: int, shard: int) -> str:
 
 
 def results_of(task: Any, rng: Any) -> list[Any]:
-    """The results of a task: two curves of four metrics, two diagnostics, and random scores."""
+    """The results of a task: a curve of four metrics, two diagnostics, and random scores."""
     import numpy as np
 
     from fringe.bench.experiments._records import FAILED, OK, Result
@@ -113,7 +113,7 @@ def results_of(task: Any, rng: Any) -> list[Any]:
         names = ("completeness_residual", "endpoint_score")
         details = {f"diagnostic//{name}": np.array([value]) for name, value in zip(names, diagnostics, strict=True)}
         for metric, key in zip(task.metrics, task.metric_keys, strict=True):
-            curves = ("raw", "normalised") if metric in CURVED else ()
+            curves = ("normalised",) if metric in CURVED else ()
             details |= {f"curve/{key}/{name}": rng.random(POINTS, dtype=np.float32) for name in curves}
         scores, status = rng.random(len(METRICS)), np.full(len(METRICS), OK, np.uint8)
         words: list[Any] = [((), None)] * len(METRICS)

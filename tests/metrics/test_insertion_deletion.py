@@ -107,6 +107,14 @@ def test_srg_of_a_map_without_an_order_is_zero(steps):
     assert difference < 1e-12 if steps == 7 else difference > 1e-4
 
 
+@pytest.mark.parametrize("metric", ["insertion", "deletion", "insertion:raw", "mas_insertion", "mas_deletion"])
+def test_the_first_curve_is_the_one_whose_area_is_the_score(metric):
+    (scores,) = evaluate(context_of(TanhMLP(84), X), MAPS, [metric]).values()
+    first = next(iter(scores.curves.values()))
+    assert len(scores.curves) > 1
+    torch.testing.assert_close((first[:, 1:] + first[:, :-1]).mean(1) / 2, scores.values, rtol=1e-12, atol=1e-12)
+
+
 def test_a_constant_network_gives_flat_curves():
     model = Affine(84)
     model.weight.zero_()

@@ -160,7 +160,8 @@ class Scores:
         values: One number (B,) per image in float64; NaN where the metric is not defined.
         flags: Booleans (B,) that mark degenerate cases, by name.
         details: Further numbers (B,), such as the score of the zero map, by name.
-        curves: Curves (B, N + 1) that the score was computed from, by name.
+        curves: Curves (B, N + 1) that the score was computed from, by name. The first is the one to draw; a run stores
+            no other.
         refusals: Why the metric refuses each map, "" where it does not; empty if it refuses none.
     """
 

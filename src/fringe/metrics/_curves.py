@@ -28,12 +28,13 @@ class PerturbationAUC(perturb.PerturbationMetric):
     def score(self, maps: EvaluatedMaps) -> Scores:
         curve = self.curve(maps)
         normalised = perturb.to_response(curve.values, curve.at_input, curve.at_reference, "guarded")
-        curves = {"raw": curve.values, "normalised": normalised}
+        curves = {"normalised": normalised, "raw": curve.values}
         if self.monotone:
             curves = {name: perturb.running_extremum(values, self.mode) for name, values in curves.items()}
         areas = {name: perturb.auc(values) for name, values in curves.items()}
-        values = areas["normalised" if self.normalise else "raw"]
-        return Scores(values, flags=curve.flags(), details={**areas, **curve.details()}, curves=curves)
+        used = "normalised" if self.normalise else "raw"
+        shown = {used: curves[used], **curves}
+        return Scores(areas[used], flags=curve.flags(), details={**areas, **curve.details()}, curves=shown)
 
 
 _PAPER = {"reference": "box", "padding": "zeros"}
@@ -184,7 +185,7 @@ class MagnitudeAlignedScore(perturb.PerturbationMetric):
             values.masked_fill(undefined & torch.isfinite(curve.values).all(1), undefined_score),
             flags={**curve.flags(), "undefined": undefined},
             details={**curve.details(), "response": perturb.auc(response), "penalty": perturb.auc(penalty)},
-            curves={**curves, "aligned": aligned},
+            curves={"aligned": aligned, **curves},
         )
 
 

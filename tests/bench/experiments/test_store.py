@@ -337,12 +337,23 @@ def test_a_damaged_fact_is_written_again(whole, tmp_path):
     assert everything(root, whole)[0].keys() == everything(whole, whole)[0].keys()
 
 
+def test_of_each_metric_the_curve_is_stored_whose_area_is_the_score(whole):
+    results = read_results(whole)
+    (block, *_), metrics = results._source.blocks(), results.manifest.metrics
+    names = [name for name, _ in block.about["details"] if name.startswith("curve/")]
+    assert len(names) == len({name.split("/")[1] for name in names}) > 0
+    curves = results.details("digits", "ig", {"insertion": "curve/normalised"})["insertion"]
+    assert metrics["insertion"]["settings"]["normalise"]
+    areas = [np.trapezoid(line, dx=1 / (len(line) - 1)) for line in curves.values()]
+    assert areas == pytest.approx(results.scores("digits", "ig", "insertion"), rel=1e-5)
+
+
 def test_damaged_details_are_said_where_they_are_read(whole, tmp_path):
     root = tmp_path / "run"
     shutil.copytree(whole, root)
     edit(root, "UPDATE detail SET content = zeroblob(length(content)) WHERE id = 1")
     with pytest.warns(UserWarning, match="details 1 of .* are damaged; its scores are computed again by the next run"):
-        assert len(read_results(root).details("digits", "ig", {"insertion": "curve/raw"})["insertion"]) == 2
+        assert len(read_results(root).details("digits", "ig", {"insertion": "curve/normalised"})["insertion"]) == 2
 
 
 @pytest.mark.parametrize("content", [b"", b"SQLite format 3\0", b"x" * 5000])

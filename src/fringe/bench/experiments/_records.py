@@ -8,6 +8,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
+from itertools import islice
 from typing import Any, Literal, cast, get_args
 
 import numpy as np
@@ -190,7 +191,8 @@ def results_of(
     }
     for images, by_metric in scored:
         for m, (key, one) in enumerate(zip(keys, by_metric, strict=True)):
-            named = {f"curve/{key}/{name}": curves.float().cpu().numpy() for name, curves in one.curves.items()}
+            first = islice(one.curves.items(), 1)
+            named = {f"curve/{key}/{name}": curves.float().cpu().numpy() for name, curves in first}
             named |= {f"extra/{key}/{name}": column[:, None].cpu().numpy() for name, column in one.details.items()}
             flags, values = {name: flag.tolist() for name, flag in one.flags.items()}, one.values.tolist()
             for k, image in enumerate(images):

@@ -253,7 +253,7 @@ class Results:
         Args:
             model: Label of the model.
             method: Label of the method.
-            names: By metric, the kind and the name of the detail: ``"curve/raw"``, ``"extra/chance"``, or, of the map,
+            names: By metric, kind and name of the detail: ``"curve/normalised"``, ``"extra/chance"``, or, of the map,
                 ``"diagnostic/endpoint_score"``.
 
         Returns:
