@@ -16,6 +16,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
@@ -27,6 +28,12 @@ from fringe.metrics import METRICS, EvaluationContext, Insertion, evaluate
 from fringe.paths import Problem
 
 NAMES = ("mas_insertion", "mas_deletion", "insertion", "deletion", "insertion:raw", "deletion:raw")
+#: With the references of the paper, which the loop has.
+SCORED = {
+    name: replace(METRICS[base].preset("paper"), **({"normalise": False} if preset else {}))
+    for name in NAMES
+    for base, _, preset in (name.partition(":"),)
+}
 
 
 class Loop:
@@ -94,7 +101,7 @@ def looped(model: nn.Module, subject: EvaluationContext, values: Tensor, shared:
 
 def library(subject: EvaluationContext, values: Tensor) -> tuple[Tensor, float]:
     before = subject.problem.model.passes.forward
-    found = evaluate(subject, values, NAMES)
+    found = evaluate(subject, values, SCORED)
     scores = torch.stack([found[name].values.cpu() for name in NAMES])
     return scores, (subject.problem.model.passes.forward - before) / values.shape[0]
 

@@ -154,7 +154,7 @@ def test_compare_two_methods_with_blind_maps_beside_them(visit, server):
     expected = ["map", "FRInGe, fast", "Integrated Gradients", "zero", "random"]
     expected += ["uniform", "edge", "diffusion", "power(1.5):fringe:fast", "centre_prior:fringe:fast"]
     assert [re.split(r" (?:control )?(?:\d|–|−|ROAD)", row)[0] for row in rows] == expected
-    assert [len(re.findall(r"\d\.\d{2,3}|–", row)) for row in rows[1:]] == [4] * 9
+    assert [len(re.findall(r"\d\.\d{2,3}|–", row)) for row in rows[1:]] == [6] * 9
     assert visited.page.get_by_role("img", name=re.compile("Map by Integrated Gradients for 3")).is_visible()
     with visited.page.expect_download() as download:
         press(visited, "Download scores (CSV)")
