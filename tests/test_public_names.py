@@ -1,5 +1,7 @@
 """What ``fringe`` shows: its public names, each of which can be had, and nothing else."""
 
+import importlib.util
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -15,6 +17,19 @@ NAMES = {
     *("ExperimentSpec", "explain", "explain_images", "load", "write_page", "run_experiment", "write_report"),
     *("FringeError", "InputError", "ModelOutputError", "NotDifferentiableError", "TargetError"),
 }
+
+
+def test_modules_that_the_docs_name_are_there_without_an_import_of_their_own():
+    pages = [*Path(__file__).parents[1].glob("docs/**/*.md"), Path(__file__).parents[1] / "README.md"]
+    named = {name for page in pages for name in re.findall(r"\bfringe\.([a-z]+)\.[A-Za-z]", page.read_text())}
+    modules = sorted(name for name in named if importlib.util.find_spec(f"fringe.{name}"))
+    assert {"text", "plots", "evaluation"} <= set(modules)
+    code = "import fringe; fringe.text.sentences; fringe.plots.overlay; print(fringe.evaluation.paired.__name__)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (done.stdout, done.stderr) == ("paired\n", "")
+    assert all(getattr(fringe, name).__name__ == f"fringe.{name}" for name in modules)
+    with pytest.raises(AttributeError, match="module 'fringe' has no attribute 'txt'"):
+        _ = fringe.txt
 
 
 @pytest.mark.thorough

@@ -3,7 +3,7 @@
 Names are imported when they are first used: the command line answers ``--help`` without loading torch.
 """
 
-import importlib
+import importlib.util
 from typing import TYPE_CHECKING, Any
 
 from fringe.errors import FringeError as FringeError
@@ -66,6 +66,8 @@ def __getattr__(name: str) -> Any:
     else:
         kinds = (_classes(package).get(name) for package in _REGISTRIES if name[:1].isupper())
         value = next((kind for kind in kinds if kind is not None), None)
+    if value is None and not name.startswith("_") and importlib.util.find_spec(f"fringe.{name}"):
+        return importlib.import_module(f"fringe.{name}")
     if value is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return globals().setdefault(name, value)

@@ -4,11 +4,13 @@ from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
-from fringe.errors import InputError, require
+from fringe.errors import InputError, require, require_positive
 
+_OTHERS = "texts, inputs (P, C, H, W) or embeddings (P, E), at least one"
 #: The class that a single other input is compared with.
 UNRELATED = "unrelated"
 
@@ -32,16 +34,24 @@ class Similarity(nn.Module):
         scale: What cosines are multiplied by. None: the model's own ``logit_scale``, and 1 if it has none.
 
     Raises:
-        InputError: If texts come without a tokenizer, or the embeddings differ in size.
+        InputError: For a name in place of a model, for others of another kind, for texts without a tokenizer or an
+            encoder of texts, for embeddings of zeros, and for a scale that is not positive.
     """
 
     others: Tensor
 
     def __init__(self, model: Any, other: Any, *, tokenizer: Any = None, scale: float | None = None):
         super().__init__()
+        require(callable(model), "model", type(model).__name__, "a module or a function: load a model of a name first")
+        if scale is not None:
+            require_positive("scale", scale)
+        require(isinstance(other, (str, Sequence, Tensor, np.ndarray)), "other", type(other).__name__, _OTHERS)
+        require(len(other) > 0, "other", "none", _OTHERS)
         self.model, self.training = model, False
         known = getattr(model, "logit_scale", None)
         self.scale = float(known.detach().exp()) if scale is None and isinstance(known, Tensor) else scale or 1.0
+        is_mixed = isinstance(other, Sequence) and len({isinstance(one, str) for one in other}) > 1  # pyright: ignore
+        require(not is_mixed, "other", "texts and others", _OTHERS)
         texts = [other] if isinstance(other, str) else other
         are_texts = isinstance(texts, Sequence) and all(isinstance(text, str) for text in texts)  # pyright: ignore
         if are_texts and tokenizer is None:
@@ -52,10 +62,14 @@ class Similarity(nn.Module):
             if isinstance(model, nn.Module):
                 model.eval()
             rows = self._of_texts(names, tokenizer) if are_texts else torch.as_tensor(texts)
+            require(rows.dim() > 1, "other", tuple(rows.shape), _OTHERS)
             rows = rows if rows.dim() == 2 else self._embedded(rows)
             if isinstance(model, nn.Module):
                 model.train(was_training)
-        require(rows.dim() == 2, "other", tuple(rows.shape), "texts, inputs or embeddings (P, E)")
+        require(rows.dim() == 2, "other", tuple(rows.shape), _OTHERS)
+        require(
+            bool(rows.norm(dim=-1).gt(0).all()), "other", "an embedding of zeros or NaN", "embeddings with a length"
+        )
         self.register_buffer("others", nn.functional.normalize(rows.float(), dim=-1), persistent=False)
         self.class_names = (*names, UNRELATED) if len(names) == 1 else tuple(names)
 
@@ -106,5 +120,9 @@ class Similarity(nn.Module):
 
     def _pooled(self, arguments: dict[str, Any]) -> Tensor:
         """The mean of the last hidden states of a text encoder over the tokens that are no padding."""
-        hidden, mask = self.model(**arguments).last_hidden_state, arguments["attention_mask"][..., None]
-        return (hidden * mask).sum(1) / mask.sum(1)
+        output = self.model(**arguments) if hasattr(self.model, "get_input_embeddings") else None
+        if getattr(output, "last_hidden_state", None) is None:
+            message = f"{type(self.model).__name__} gives no hidden states of a text"
+            raise InputError(message, argument="model", hint="take an encoder of texts, such as AutoModel loads")
+        mask = arguments["attention_mask"][..., None]
+        return (output.last_hidden_state * mask).sum(1) / mask.sum(1)

@@ -112,3 +112,28 @@ def test_what_has_no_similarity_is_refused(encoder):
         fringe.Similarity(encoder, "a text")
     with pytest.raises(InputError, match="5 numbers, and those of the others 4"):
         fringe.Similarity(lambda x: x, torch.ones(1, 4))(torch.ones(1, 5))
+
+
+@pytest.mark.parametrize(
+    ("other", "settings", "message"),
+    [
+        ([], {}, "other: got 'none'"),
+        (3, {}, "other: got 'int'"),
+        (None, {}, "other: got 'NoneType'"),
+        (["a", 3], {}, "other: got 'texts and others'"),
+        (torch.ones(32), {}, r"other: got \(32,\)"),
+        (torch.zeros(2, 32), {}, "other: got 'an embedding of zeros or NaN'"),
+        (OTHERS, {"scale": 0.0}, "scale: got 0.0"),
+        (OTHERS, {"scale": "a"}, "scale: got 'a'"),
+        (OTHERS, {"tokenizer": None}, "tokenizer: got texts without it"),
+    ],
+)
+def test_others_that_are_none_are_refused_by_name(encoder, other, settings, message):
+    with pytest.raises(InputError, match=message):
+        fringe.Similarity(encoder, other, **{"tokenizer": make_tokenizer(), **settings})
+
+
+def test_a_model_that_reads_no_texts_is_refused():
+    for model, message in [("hf:minilm", "model: got 'str'"), (nn.Flatten(), "model: Flatten gives no hidden states")]:
+        with pytest.raises(InputError, match=message):
+            fringe.Similarity(model, OTHERS, tokenizer=make_tokenizer())

@@ -250,7 +250,10 @@ class ImageComparison(ImageRun[CompareSpec]):
         for label, metric in self.plan.metrics.items():
             better, kind = f" ({metric.direction} is better)" * (metric.direction != "none"), type(metric)
             title = label.replace("_", " ")
-            what = f"as {said[kind]}, with other settings" if kind in said else first_paragraph(kind.__doc__)
+            other = (
+                "with zeros in place of the blur" if metric.record().get("reference") == "zeros" else "set otherwise"
+            )
+            what = f"as {said[kind]}, {other}" if kind in said else first_paragraph(kind.__doc__)
             said.setdefault(kind, title)
             notes.append(f"{title}{better}: {what}")
         notes += [f"not compared: {failure.reason_to_share}" for failure in self.failures]

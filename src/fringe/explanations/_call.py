@@ -74,7 +74,7 @@ def explain(
         **options: Further arguments of :func:`fringe.attribute`: ``contrast``, ``score``, ``batch_size``, ``baseline``,
             ``space``, ``ids``, ``bad_images``, ``lengths`` of padded series, ``axes`` of the model's inputs (maps and
             pictures have channels first all the same), ``telemetry`` (default: 11 points, because pictures need the
-            path), and ``probe`` (default: true, but for the default of language models). Detectors take ``boxes``:
+            path), and ``probe`` (default: true, but for ``captum:occlusion``). Detectors take ``boxes``:
             ``"predicted"`` (the default), all that are predicted with a probability of one half or more; a number, of
             the most certain ones; or boxes (n, 4): left, top, right and bottom in pixels of the photograph. Each
             is explained in a row of its own. Texts also take
@@ -113,8 +113,8 @@ def explain(
     arguments: dict[str, Any] = {"space": ready.space, "ids": ready.keys if named is None else ids, "telemetry": POINTS}
     if method is None:
         method = "captum:occlusion" if ready.classes else "fringe"
-        if ready.classes:  # else occlusion would be compared with itself
-            options.setdefault("probe", False)
+    if method == "captum:occlusion":  # else occlusion would be compared with itself
+        options.setdefault("probe", False)
     if callable(options.get("feature_mask")):
         options["feature_mask"] = ready.numbered(options["feature_mask"])
     arguments |= {"probe": True, **ready.arguments, **options}

@@ -69,7 +69,9 @@ def text_page(result: Attribution, row: int, escaped: Any, facts_of: Any) -> str
             strongest = ", ".join(f"{words[i]} {merged[i]:+.3g}" for i in order)
             shares = (Cell(item["probability"], share=True), Cell(item["residual"], share=True))
             tables.append((item["label"], shares[0], item["score"], item["end"], shares[1], item["verdict"], strongest))
+    are_candidates = is_answer and len(rows) == 1 and len(items) > 1
     noun = "token" if is_answer else "class"
+    title = "Candidates for the next token" if are_candidates else "Tokens of the answer"
     names = (noun, "probability", "score", "score at the end", "missed share", "verdict", "strongest words")
     data = printable_json(json.dumps({"items": items}, ensure_ascii=False, allow_nan=False, separators=(",", ":")))
     versions = {"fringe": fringe.__version__, "torch": str(torch.__version__), "python": platform.python_version()}
@@ -79,11 +81,12 @@ def text_page(result: Attribution, row: int, escaped: Any, facts_of: Any) -> str
         words=[(printable(word), word == _BREAK) for word in words],
         items=items,
         is_answer=is_answer,
+        are_candidates=are_candidates,
         source=printable(context.prompts[row] if is_answer else context.ids[row]),
         model=printable(context.model),
         method=setting_title(result.settings),
         first=rows.index(row) if len(rows) > 1 else 0,
-        table=Table(names, tables, "Tokens of the answer" if is_answer else "Explained classes"),
+        table=Table(names, tables, title if is_answer else "Explained classes"),
         facts=facts_of(dataclasses.asdict(result.passes), plain(result.settings), versions),
         data=Markup(escaped(data)),
     )

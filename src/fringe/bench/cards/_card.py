@@ -87,14 +87,19 @@ def failures(card: Card, lines: Sequence[Line]) -> tuple[str, ...]:
             said.append(f"{where}: {missing} of {len(line.measurement.scores)} maps have no score.")
         if line.test is not None and line.test.better is False:
             said.append(f"{where}: {number(line.score.value)}, not shown to be better than the control {line.control}.")
-        elif line.test is not None and line.test.better is None:
-            ahead = f"the control {line.control} is {'not worse' if line.test.p == 1 else 'worse'}"
+        elif line.test is not None and line.test.better is None and line.test.p == 1:  # others: see verdict
             few = f"{line.test.difference.n} examples are too few for a test"
-            said.append(f"{where}: {number(line.score.value)}, and {ahead}; {few}.")
+            said.append(f"{where}: {number(line.score.value)}, and the control {line.control} is not worse; {few}.")
     doubtful = {word: count for word, count in card.verdicts.items() if word not in ("ok", "unchecked")}
     said += [f"{count} of {sum(card.verdicts.values())} maps of digits are {word}." for word, count in doubtful.items()]
-    none = "No failure was seen: every score is better than every control."
-    return tuple(said) or (none if any(line.test for line in lines) else "No score was compared with a control.",)
+    tests = [line.test for line in lines if line.test is not None]
+    if not tests:
+        none = "No score was compared with a control."
+    elif all(test.better for test in tests):
+        none = "No failure was seen: every score is better than every control."
+    else:
+        none = "No failure was seen, but there are too few examples to show it."
+    return tuple(said) or (none,)
 
 
 def verdict(lines: Sequence[Line]) -> str:

@@ -300,8 +300,10 @@ def protocol(results: Results) -> tuple[str, ...]:
     }
     target = targets.get(plan["target"], f"Each image is explained for class {plan['target']}{whatever}")
     target = "Each example is explained for the class that its scene sets." if manifest.scenes else target
-    source = ("the data itself" if plan["data"] else "nowhere") if plan["references"] is None else plan["references"]
-    score = f"The explained score is the class's {_SCORES[plan['score']]}. Reference images come from {source}."
+    source = "the data itself" if plan["references"] is None else plan["references"]
+    has_images = plan["data"] or plan["references"] is not None
+    references = f"Reference images come from {source}." if has_images else "No reference images were given."
+    score = f"The explained score is the class's {_SCORES[plan['score']]}. {references}"
     sentences = [_images(manifest), target, score]
     fewer = [
         f"{metric['title']} on the first {metric['limit']}"
