@@ -267,6 +267,22 @@ def test_the_page_of_an_answer_has_its_words_and_tokens(model, tokenizer, tmp_pa
         write_page(result, tmp_path / "page.html", row=4)
 
 
+def test_the_page_of_candidates_calls_them_so(model, tokenizer, tmp_path):
+    result = explain(model, tokenizer, PROMPTS[0], target="top3")
+    text = write_page(result, tmp_path / "page.html").read_text()
+    assert text.count('name="item"') == 3
+    assert "Candidates for the next token: click one" in text
+    assert "Token of the answer" not in text
+    assert "Earlier tokens" not in text
+
+
+def test_occlusion_is_not_compared_with_itself(model, tokenizer):
+    for method in (None, "captum:occlusion"):
+        result = fringe.explain(model, PROMPTS[0], tokenizer=tokenizer, method=method)
+        assert result.agreement is None
+    assert explain(model, tokenizer, PROMPTS[0], method="captum:occlusion", probe=True).agreement is not None
+
+
 def test_sentences_are_numbered():
     words = ["One", "two.", "Three", "⏎", "four", '"five!"', "six"]
     assert sentences(words) == [0, 0, 1, 1, 2, 2, 3]

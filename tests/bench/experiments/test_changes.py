@@ -62,8 +62,8 @@ def test_other_settings_under_one_name_are_refused_and_shown(tmp_path):
         "n: 2, now 1": {"n": 1},
         "metrics.insertion: .*, now absent": {"metrics": {"sparseness": Sparseness()}},
         "limits.insertion: absent, now 1": {"limits": {"insertion": 1}},
-        "metrics.insertion.reference: box, now gaussian": {
-            "metrics": {"sparseness": Sparseness(), "insertion": Insertion(reference="gaussian")}
+        "metrics.insertion.reference: gaussian, now box": {
+            "metrics": {"sparseness": Sparseness(), "insertion": Insertion(reference="box")}
         },
     }
     for difference, change in other.items():

@@ -38,6 +38,8 @@ _TABLES, _OURS = (
 _CAUTION = ("trusted_schema = OFF", "cell_size_check = ON", "mmap_size = 0")
 #: Bytes of a page of a new file: the details of an image have some 2 KB, of which a smaller page would hold one.
 _PAGE = 16_384
+#: Bytes of a new file: a page for each table.
+NEW_BYTES = _PAGE * len(_SCHEMA)
 _LIMITS = {
     sqlite3.SQLITE_LIMIT_LENGTH: RECORD_BYTES,
     sqlite3.SQLITE_LIMIT_SQL_LENGTH: 10_000,

@@ -11,6 +11,7 @@ from typing import Any, cast
 
 from fringe._strings.formats import counted
 from fringe._strings.progress import Report, shown
+from fringe.bench.experiments._database import NEW_BYTES
 from fringe.bench.experiments._executors import Executor, ProcessExecutor
 from fringe.bench.experiments._manifest import Resolved, resolve
 from fringe.bench.experiments._plan import Plan, build_plan
@@ -252,7 +253,7 @@ def estimate_run(
     tasks = pending_tasks(resolved.manifest, blocks, plan.shard, retry=how.retry)
     named, probes = list(dict.fromkeys((task.model, task.method) for task in tasks)), dict[str, Probe]()
     start, costs, metrics = time.perf_counter() - began, list[MethodCost](), Counter[str]()
-    size, map_bytes = 0.0 if store else float(len(to_json(resolved.manifest.record()))), 0.0
+    size, map_bytes = 0.0 if store else float(NEW_BYTES + len(to_json(resolved.manifest.record()))), 0.0
     with shown(progress, "measuring") as report:
         for number, (model, method) in enumerate(named):
             if report is not None:
