@@ -123,12 +123,12 @@ def test_deletion_cannot_tell_half_of_the_truth_from_all_of_it():
     _, context = prepared("patch_and")
     every = context.truth[:, None].float().expand_as(context.problem.inputs).contiguous()
     half = every * (context.problem.inputs[:, :1] == 1)
-    metrics = ["rank_accuracy", "deletion:zero", "deletion"]
+    metrics = ["rank_accuracy", "deletion:zero", "deletion:paper"]
     (full, one) = (evaluate(context, maps, metrics) for maps in (every, half))
     assert full["rank_accuracy"].values.min() == 1
     assert one["rank_accuracy"].values.max() < 0.6
     torch.testing.assert_close(one["deletion:zero"].values, full["deletion:zero"].values)
-    assert one["deletion"].values.mean() > 2 * full["deletion"].values.mean()
+    assert one["deletion:paper"].values.mean() > 2 * full["deletion:paper"].values.mean()
 
 
 def test_examples_are_made_again_from_plain_data():
