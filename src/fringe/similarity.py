@@ -121,8 +121,9 @@ class Similarity(nn.Module):
     def _pooled(self, arguments: dict[str, Any]) -> Tensor:
         """The mean of the last hidden states of a text encoder over the tokens that are no padding."""
         output = self.model(**arguments) if hasattr(self.model, "get_input_embeddings") else None
-        if getattr(output, "last_hidden_state", None) is None:
+        hidden = getattr(output, "last_hidden_state", None)
+        if hidden is None:
             message = f"{type(self.model).__name__} gives no hidden states of a text"
             raise InputError(message, argument="model", hint="take an encoder of texts, such as AutoModel loads")
         mask = arguments["attention_mask"][..., None]
-        return (output.last_hidden_state * mask).sum(1) / mask.sum(1)
+        return (hidden * mask).sum(1) / mask.sum(1)
