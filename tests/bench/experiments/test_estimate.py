@@ -163,7 +163,8 @@ def test_an_estimate_is_the_sum_of_what_its_tasks_take(monkeypatch):
     probe = SimpleNamespace(**known_probe, seconds_of=lambda metric, maps: maps / 8)
     monkeypatch.setattr("fringe.bench.experiments._estimate.Probe", lambda *_: probe)
     monkeypatch.setattr("fringe.bench.experiments._estimate._workers", lambda *_: (2, 3.0))
-    monkeypatch.setattr("fringe.bench.experiments._estimate.to_json", lambda _: b"")
+    monkeypatch.setattr("fringe.bench.experiments._estimate.to_json", lambda _: bytes(20))
+    monkeypatch.setattr("fringe.bench.experiments._estimate.NEW_BYTES", 1000)
     monkeypatch.setattr("time.perf_counter", lambda: 0.0)
     known = estimate_run(study(METHODS, n=3, shard=2))
     told = [(cost.method, cost.tasks, cost.maps, cost.passes, cost.seconds, cost.fraction) for cost in known.methods]
@@ -171,7 +172,7 @@ def test_an_estimate_is_the_sum_of_what_its_tasks_take(monkeypatch):
     assert told == [(method, 2, 3, spent, 6.75, 0.5) for method in METHODS]
     assert known.seconds == pytest.approx(1.0 + 3 * 2 * 6.75 / 2)
     assert known.metrics == {"sparseness": 1.5}
-    assert (known.bytes, known.map_bytes) == (600, 60)
+    assert (known.bytes, known.map_bytes) == (1000 + 20 + 600, 60)
     assert (known.images, known.workers) == (3, 2)
 
 
