@@ -16,6 +16,7 @@ from fringe.evaluation._conclusions import conclude, variants_of
 from fringe.evaluation._evaluator import (
     BOX_CONTROLS,
     CONTROLS,
+    TEXT_CONTROLS,
     Candidate,
     Evaluator,
     MethodResult,

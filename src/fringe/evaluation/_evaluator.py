@@ -112,6 +112,24 @@ BOX_CONTROLS: Mapping[str, Control] = {
     "box_edge": lambda problem: _edge(problem) * _box(problem),
 }
 
+
+def _of_words(number: Callable[[Tensor], Tensor]) -> Control:
+    """A number (B, L) of each word, which the entries of its embedding in the inputs (B, L, D) share."""
+
+    def values(problem: Problem) -> Tensor:
+        x = problem.inputs
+        return (number(x) / x.shape[2])[..., None].expand_as(x).clone()
+
+    return values
+
+
+#: Maps of texts that do not look at the model: later words, words that stand more often in the text, long embeddings.
+TEXT_CONTROLS: Mapping[str, Control] = {
+    "position": _of_words(lambda x: torch.arange(1, x.shape[1] + 1).to(x).expand(x.shape[:2])),
+    "frequency": _of_words(lambda x: torch.eq(x[:, :, None], x[:, None]).all(3).sum(2).to(x)),
+    "length": _of_words(lambda x: x.norm(dim=2)),
+}
+
 Named = tuple[str, str | Attributor]
 #: Names, configured methods, or pairs of a label and either.
 Methods = Sequence[str | Attributor | Named] | Mapping[str, str | Attributor]
@@ -119,9 +137,9 @@ Methods = Sequence[str | Attributor | Named] | Mapping[str, str | Attributor]
 
 @dataclass(frozen=True)
 class Candidate:
-    """A method under a ``label``, or the control of that name: one of ``CONTROLS`` or ``BOX_CONTROLS`` (``method``
-    None), a method whose path ``ignores_model``, or one that is made of the maps ``of`` the method with this label,
-    which are ``cached``."""
+    """A method under a ``label``, or the control of that name, one of ``CONTROLS``, ``BOX_CONTROLS`` or
+    ``TEXT_CONTROLS`` (``method`` None), a method whose path ``ignores_model``, or one that is made of the maps ``of``
+    the method with this label, which are ``cached``."""
 
     label: str
     method: Attributor | None
@@ -148,11 +166,11 @@ def _walks(method: Attributor) -> bool:
     return isinstance(method, FRInGe) and not isinstance(method, Diffusion)
 
 
-def control_candidates(methods: Mapping[str, Attributor | None], boxes: bool = False) -> list[Candidate]:
-    """The controls beside these methods: the maps of ``CONTROLS``, of ``boxes`` those of ``BOX_CONTROLS``, too,
-    ``DIFFUSION`` with the settings of the first FRInGe among them, and those of the map of this FRInGe, or of the first
-    method; unless a method has their name."""
-    controls = [Candidate(name, None) for name in (*CONTROLS, *(BOX_CONTROLS if boxes else ()))]
+def control_candidates(methods: Mapping[str, Attributor | None], kind: Iterable[str] = ()) -> list[Candidate]:
+    """The controls beside these methods: the maps of ``CONTROLS`` and those of the ``kind`` of input, ``DIFFUSION``
+    with the settings of the first FRInGe among them, and those of the map of this FRInGe, or of the first method;
+    unless a method has their name."""
+    controls = [Candidate(name, None) for name in (*CONTROLS, *kind)]
     named = {label: method for label, method in methods.items() if method is not None}
     label = next((label for label, method in named.items() if _walks(method)), next(iter(named), ""))
     first = named.get(label)
@@ -199,16 +217,16 @@ def map_controls(label: str, method: Attributor) -> list[Candidate]:
 
 
 def with_controls(
-    methods: Sequence[Candidate], controls: bool | tuple[str, ...] = True, boxes: bool = False
+    methods: Sequence[Candidate], controls: bool | tuple[str, ...] = True, kind: Iterable[str] = ()
 ) -> list[Candidate]:
-    """These methods, then their controls, or those that are named and those of maps. Where ``boxes`` are explained,
-    those of boxes take part in any case: a share of a map in a box says nothing without that of the box itself."""
+    """These methods, then their controls, or those that are named and those of maps. Those of the ``kind`` of input
+    take part in any case: a share of a map in a box says nothing without that of the box itself."""
     if not controls:
-        return [*methods, *(Candidate(name, None) for name in BOX_CONTROLS if boxes)]
-    chosen = control_candidates({one.label: one.method for one in methods}, boxes)
+        return [*methods, *(Candidate(name, None) for name in kind)]
+    chosen = control_candidates({one.label: one.method for one in methods}, kind)
     bases = {one.of for one in chosen}
     if controls is not True:
-        chosen = [one for one in chosen if one.of or one.label in (*controls, *BOX_CONTROLS)]
+        chosen = [one for one in chosen if one.of or one.label in (*controls, *kind)]
     return [*(dataclasses.replace(one, cached=one.label in bases) for one in methods), *chosen]
 
 
@@ -227,7 +245,7 @@ def parse_methods(methods: Methods, controls: bool, boxes: bool = False) -> list
         candidates.append(Candidate(label, method))
     if not candidates:
         raise InputError("methods: none given")
-    candidates = with_controls(candidates, controls, boxes)
+    candidates = with_controls(candidates, controls, BOX_CONTROLS if boxes else ())
     labelled = ((candidate.label, candidate) for candidate in candidates)
     return list(unique(labelled, "methods", "tell them apart with pairs (label, method)").values())
 
@@ -236,7 +254,7 @@ def make_maps(candidate: Candidate, problem: Problem) -> tuple[Tensor, Attributi
     """Make the maps (B, *S), of K classes (B, K, *S), of a candidate, and for a method its attribution. Needs an open
     session of the model."""
     if candidate.method is None:
-        values = {**CONTROLS, **BOX_CONTROLS}[candidate.label](problem)
+        values = {**CONTROLS, **BOX_CONTROLS, **TEXT_CONTROLS}[candidate.label](problem)
         classes = problem.target.shape[1:]
         return torch.stack([values] * classes[0], 1) if classes else values, None
     attribution = explain_problem(candidate.method, problem)

@@ -10,6 +10,7 @@ import fringe
 from fringe.bench.experiments import ExperimentSpec, run_experiment
 from fringe.bench.scenes import _kinds, get_scene
 from fringe.bench.scenes._kinds import AS_GIVEN, EMBEDDINGS
+from fringe.bench.scenes._training import TrainedScene, first
 from fringe.metrics import EvaluationContext, evaluate, get_metric
 from fringe.models import LoadedModel
 from fringe.paths import Problem
@@ -121,10 +122,11 @@ def test_gates_hold_for_every_network(name):
         assert all(gate.holds for gate in gates), gates
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", [*NAMES, "copying", "lookup", "counting", "negation"])
 def test_a_run_by_name_explains_what_attribute_explains(name, monkeypatch):
     """Texts have no neighbours among their words and another step than series: a run must know what it explains."""
-    monkeypatch.setattr(_kinds, "BATCHES", 2)
+    monkeypatch.setattr(_kinds, "BATCHES", 2)  # networks that know nothing yet
+    monkeypatch.setattr(TrainedScene, "agreed", lambda scene, networks, candidates, count: first(candidates, count))
     scene = replace(get_scene(name), networks=1, epochs=1)
     methods = {"ig": "ig", "fringe": fringe.FRInGe(steps=4)}
     results = run_experiment(ExperimentSpec(scene=[scene], methods=methods, n=3, seed=5, controls=False))
@@ -138,7 +140,7 @@ def test_a_run_by_name_explains_what_attribute_explains(name, monkeypatch):
     problem = Problem.of(fringe.Classifier(network.module), x, target=target)
     for method, configured in methods.items():
         maps = fringe.attribute(network.module, x, method=configured, target=target).values
-        entries = maps.double().sum(-1 if scene.name == "keyword" else 1) if maps.dim() > 2 else maps.double()
+        entries = maps.double().sum(-1 if scene.has_words else 1) if maps.dim() > 2 else maps.double()
         positive = entries.clamp_min(0)
         expected = (positive * truth).sum(1) / positive.sum(1)
         assert results.scores(label, method, "mass_inside") == pytest.approx(expected.numpy(), rel=1e-4)

@@ -34,7 +34,7 @@ from fringe.classifier import Score
 from fringe.data import SOURCE, ImageError, ImageRef, find_inputs
 from fringe.detection import as_detector, is_detector, read_boxes
 from fringe.errors import InputError, did_you_mean, install_hint, warn_caller
-from fringe.evaluation import BOX_CONTROLS, CONTROLS, Candidate, planned_work, with_controls
+from fringe.evaluation import BOX_CONTROLS, CONTROLS, TEXT_CONTROLS, Candidate, planned_work, with_controls
 from fringe.inputs import default_model
 from fringe.metrics import DEFAULT_METRICS, METRICS, Metric, get_metric
 from fringe.models import LoadedModel, Preprocessing, load_model, state_digest, stated_preprocessing
@@ -226,7 +226,7 @@ class Plan:
             hint = "name it once, or change a setting of one"
             raise InputError(f"{', '.join(twice)} are one scene with the same settings", argument="scene", hint=hint)
         for model in self.models:
-            reserved = (*(CONTROLS if self.controls else ()), *(BOX_CONTROLS if self.has_boxes(model) else ()))
+            reserved = (*(CONTROLS if self.controls else ()), *self._controls_of_kind(model))
             taken = sorted(set(model.methods) & set(reserved))
             if not model.methods or taken:
                 problem = f"{', '.join(taken)} is a control; choose another label, or leave the controls out"
@@ -239,11 +239,14 @@ class Plan:
     def candidates(self, model: PlanModel) -> list[Candidate]:
         """Who takes part on a model: its methods, then the controls."""
         methods = [Candidate(label, method) for label, method in model.methods.items()]
-        return with_controls(methods, self.controls, self.has_boxes(model))
+        return with_controls(methods, self.controls, self._controls_of_kind(model))
 
-    def has_boxes(self, model: PlanModel) -> bool:
-        """Whether boxes of a detector are explained."""
-        return self.scenes[model.scene].has_boxes if model.scene in self.scenes else self.boxes is not None
+    def _controls_of_kind(self, model: PlanModel) -> tuple[str, ...]:
+        """The controls of explained boxes, or of the texts of a scene unless there are no controls."""
+        scene = self.scenes.get(model.scene)
+        if self.boxes is not None if scene is None else scene.has_boxes:
+            return tuple(BOX_CONTROLS)
+        return tuple(TEXT_CONTROLS) if self.controls and scene is not None and scene.has_words else ()
 
     def limit(self, metric: str) -> int:
         """How many images a metric is computed on."""

@@ -6,6 +6,7 @@ from fringe.bench.scenes._boxes import Context, Shapes
 from fringe.bench.scenes._designed import ColourCounter, FooledCAM, PatchAnd
 from fringe.bench.scenes._grids import DiFull, GridPG, RegionSum, TwoObjects
 from fringe.bench.scenes._kinds import Keyword, SignGate, Window
+from fringe.bench.scenes._prompts import Copying, Counting, Lookup, Negation
 from fringe.bench.scenes._trigger import Trigger
 from fringe.bench.scenes._watermark import Watermark
 from fringe.bench.scenes._xai_tris import XAITris
@@ -20,6 +21,7 @@ SCENES: dict[str, type[Scene]] = {
     for kind in (
         *(GridPG, TwoObjects, DiFull, RegionSum, ColourCounter, PatchAnd, FooledCAM),
         *(Watermark, Trigger, XAITris, BlockDigits, Shapes, Context, Window, SignGate, Keyword),
+        *(Copying, Lookup, Counting, Negation),
     )
 }
 

@@ -79,6 +79,7 @@ class Scene(Settings):
         metrics: Names of metrics that are for its networks alone.
         has_boxes: Whether its networks are detectors (:class:`fringe.Detector`). The ``values`` of an example then hold
             the ``place`` of the explained box.
+        has_words: Whether its inputs are embeddings of words.
         has_pixels: Whether its inputs are images, whose maps can be smoothed.
         networks: Number of networks of the scene for each given one: 1, or the number that is trained.
     """
@@ -91,6 +92,7 @@ class Scene(Settings):
     requires_images: ClassVar[bool] = False
     metrics: ClassVar[tuple[str, ...]] = ()
     has_boxes: ClassVar[bool] = False
+    has_words: ClassVar[bool] = False
     has_pixels: ClassVar[bool] = True
 
     networks: int = 1

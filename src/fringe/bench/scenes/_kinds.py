@@ -27,7 +27,7 @@ AS_GIVEN = Preprocessing(resize=None, crop=None, mean=(0.0,), std=(1.0,), channe
 
 
 @dataclass(frozen=True)
-class _Drawn(TrainedScene):
+class Drawn(TrainedScene):
     """What these scenes share: four classes, inputs that are drawn anew in each epoch, and the gates."""
 
     has_pixels: ClassVar[bool] = False
@@ -93,7 +93,7 @@ class _Drawn(TrainedScene):
 
 
 @dataclass(frozen=True)
-class Window(_Drawn):
+class Window(Drawn):
     """A series of noise in which a window has a wave; its frequency is the class."""
 
     name: ClassVar[str] = "window"
@@ -138,7 +138,7 @@ class Window(_Drawn):
 
 
 @dataclass(frozen=True)
-class SignGate(_Drawn):
+class SignGate(Drawn):
     """A table: the sign of the first column says which two others tell the class, by their signs."""
 
     name: ClassVar[str] = "gate"
@@ -164,9 +164,10 @@ class SignGate(_Drawn):
 
 
 @dataclass(frozen=True)
-class Keyword(_Drawn):
+class Keyword(Drawn):
     """A text with a keyword, which is the class; or with two, of which the last one is."""
 
+    has_words: ClassVar[bool] = True
     name: ClassVar[str] = "keyword"
     title: ClassVar[str] = "Keyword of a text"
     source: ClassVar[str] = "ours"
@@ -195,7 +196,15 @@ class Keyword(_Drawn):
         return _TextNet(recurrent=self.last)
 
 
-class _TextNet(nn.Module):
+class EmbeddedWords(nn.Module):
+    """A network of embeddings (N, L, D) of words."""
+
+    def token_length(self) -> float:
+        """Return the mean Euclidean length of the embeddings: by this the library knows a text."""
+        return float(EMBEDDINGS.norm(dim=1).mean())
+
+
+class _TextNet(EmbeddedWords):
     """Maps embeddings (N, L, D) to logits (N, 4): read to the end, or all of them at once."""
 
     def __init__(self, recurrent: bool) -> None:
@@ -206,10 +215,6 @@ class _TextNet(nn.Module):
         gru, layer = nn.GRU(size, 32, batch_first=True), nn.TransformerEncoderLayer(size, 2, 32, 0.0, batch_first=True)
         self.reader = gru if recurrent else layer
         self.head = nn.Linear(32 if recurrent else size, CLASSES)
-
-    def token_length(self) -> float:
-        """Return the mean Euclidean length of the embeddings: by this the library knows a text."""
-        return float(EMBEDDINGS.norm(dim=1).mean())
 
     def forward(self, x: Tensor) -> Tensor:
         return self.head(self.reader(x)[0][:, -1] if self.recurrent else self.reader(x + self.place).mean(1))

@@ -108,7 +108,8 @@ class TrainedScene(Scene):
     def _digest(self, number: int, training: Training) -> str:
         """A name for everything that determines the weights: settings, data, versions and the code of the training."""
         record = {name: value for name, value in self.record().items() if name not in self.untrained}
-        code = [sha256_of(path) for path in (__file__, _file_of(type(self))) if path]
+        kinds = [kind for kind in reversed(type(self).__mro__) if issubclass(kind, TrainedScene)]
+        code = [sha256_of(path) for path in dict.fromkeys(map(_file_of, kinds)) if path]
         facts = {"scene": record, "number": number, "digests": training.digests, "batch": training.batch}
         text = json.dumps(facts | {"torch": torch.__version__, "code": code}, sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:32]
