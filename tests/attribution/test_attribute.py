@@ -17,7 +17,7 @@ METHODS_AND_VARIANTS = {
         name: kind()
         for name, kind in METHODS.items()
         if name not in ("ggig", "geoig_svi", "rise", "captum", "zennit", "lxt")
-        and name not in ("gradcam", "layercam", "hirescam")  # these read layers
+        and name not in ("gradcam", "layercam", "hirescam", "legrad", "rollout")  # these read layers
     },
     "rise": fringe.RISE(masks=10, cells=3),
     "guided_ig": fringe.GuidedIG(steps=25),
