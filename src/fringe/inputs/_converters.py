@@ -372,7 +372,7 @@ def _prepared(recipe: Preprocessing, image: Any, name: str | None = None) -> _Im
 
 def _required(recipe: Preprocessing | None, what: str) -> Preprocessing:
     if recipe is None:
-        texts = "for a text give tokenizer=; for a picture " if what == "a path" else ""
+        texts = "a text goes to fringe.explain with tokenizer=; for a picture " if what == "a path" else ""
         raise InputError(
             f"got {what} for a model that does not say how pictures are prepared",
             argument="inputs",

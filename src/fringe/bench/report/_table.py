@@ -490,8 +490,8 @@ def _table(results: Results, title: str, models: Sequence[str]) -> Table:
     shown = [metric for metric in metrics if any(cells[method, metric].n for method in methods)]
     head = ["method"]
     for metric in shown:  # the title, the preset that the label names, and the direction
-        title, preset = manifest.metrics[metric]["title"], Reference.parse(metric).rest
-        head.append(f"{title}{f', {preset}' if preset else ''} {ARROW[words[metric][0]]}")
+        name, preset = manifest.metrics[metric]["title"], Reference.parse(metric).rest
+        head.append(f"{name}{f', {preset}' if preset else ''} {ARROW[words[metric][0]]}")
     decimals = {m: decimals_for((cells[name, m].value, cells[name, m].half) for name in methods) for m in shown}
     rows: list[Row] = [("chance", *(Cell(chance_of(results, models, m), decimals[m]) for m in shown), "", "")]
     for method in methods:
