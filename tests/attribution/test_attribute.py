@@ -111,6 +111,7 @@ def test_inputs_at_the_door():
         (fringe.attribute, "baselines", "did you mean 'baseline'"),
         (fringe.attribute, "additional_forward_args", "did you mean 'forward_args'"),
         (fringe.attribute, "return_convergence_delta", "completeness_gap"),
+        (fringe.attribute, "tokenizer", "texts go to fringe.explain"),
         (fringe.explain, "n_steps", r"method=IntegratedGradients\(steps=50\)"),
         (fringe.compare, "internal_batch_size", "did you mean 'batch_size'"),
         (fringe.Classifier, "internal_batch_size", "did you mean 'batch_size'"),

@@ -425,8 +425,8 @@ def scores_csv(rows: Sequence[Mapping[str, Any]]) -> str:
 
 
 def describe_comparison(document: Mapping[str, Any], metrics: Mapping[str, Metric]) -> list[str | Table]:
-    """A table of methods by metrics: means or medians with their intervals, the best in bold, controls below a rule;
-    then what is known of the metrics."""
+    """A table of methods by metrics: means or medians with their intervals, controls below a rule; then what is
+    known of the metrics."""
     entries: dict[str, list[Mapping[str, Any]]] = {}
     for entry in document["table"]:
         entries.setdefault(entry["method"], []).append(entry)
