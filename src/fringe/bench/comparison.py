@@ -121,7 +121,7 @@ class ImageComparison(ImageRun[CompareSpec]):
         if first is not None and not isinstance(answer, str):
             self.classifier.resolve_target(self.target, answer[1])
             times = list[float]()
-            for _ in range(3):  # the first pass took several times as long as others do, and a busy machine does so, too
+            for _ in range(3):  # the first pass took longer than others do, and on a busy machine any may
                 began = time.perf_counter()
                 self.logits([first])
                 times.append(time.perf_counter() - began)
