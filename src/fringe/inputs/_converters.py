@@ -16,15 +16,13 @@ from fringe._strings.class_names import ClassNames, class_names
 from fringe.attribution import Context, InputKind, to_input, to_photograph
 from fringe.baselines import InputSpace
 from fringe.classifier import Classifier
-from fringe.data import EMBEDDED, PHOTOS, SOURCE, find_inputs, is_picture, to_images
+from fringe.data import find_inputs, is_picture, to_images
 from fringe.detection import Boxes, Detector, as_boxes, as_detector, is_detector
-from fringe.errors import InputError, install_hint, require_order, warn_caller
+from fringe.errors import InputError, require_order, warn_caller
 from fringe.models import (
-    EFFICIENTNET,
     BlueFirst,
     LoadedModel,
     Preprocessing,
-    has_efficientnet,
     load_model,
     load_text_model,
     of_pipeline,
@@ -204,24 +202,6 @@ def open_model(request: Request) -> OpenModel:
             raise InputError(message, argument="preprocessing")
         given = nn.Sequential(BlueFirst(), given)
     return OpenModel(given, label, recipe, names, device)
-
-
-def default_model(data: Iterable[str]) -> str:
-    """Return the embedded model where all ``data`` are embedded digits: it calls any other photo a digit. Return
-    EfficientNet-Lite0 where it is installed and there is no digit among the ``data``."""
-    digits = [text.startswith(EMBEDDED) and not text.startswith(PHOTOS) for text in data]
-    if all(digits):  # one that does not exist is named where images are
-        return SOURCE
-    if not any(digits) and has_efficientnet():
-        return EFFICIENTNET
-    raise InputError(
-        "none given",
-        argument="model",
-        hint="name the network that these images are for, such as model='torchvision:resnet50', "
-        f"model='{EFFICIENTNET}' (the default for photographs where it is installed: {install_hint('photo')}), "
-        "model='timm:resnet18.a1_in1k', model='hf:microsoft/resnet-18' or model='models.py:my_network'; "
-        f"{SOURCE} reads handwritten digits and is the default for the images {SOURCE} alone",
-    )
 
 
 def _device(model: Any, name: str) -> torch.device:
