@@ -17,6 +17,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.checkpoint import checkpoint
 
 from fringe._network.outputs import refuse_independent_labels
+from fringe._strings.formats import printable
 from fringe.errors import InputError, ModelError, first_line, require, require_choice
 from fringe.linalg import add_rows
 
@@ -342,7 +343,8 @@ class NextToken(TextClassifier):
                 added where the model expects one and it does not begin with one.
             contrast: Another answer, or one for each prompt: the first token that differs is explained, and why it is
                 not that of this answer.
-            generate: The length of the model's own answer in tokens; it ends at the token of the end of a text.
+            generate: The length of the model's own answer in tokens; it ends at the token of the end of a text. With a
+                contrast, how many tokens are compared with it.
 
         Returns:
             A row for each token of each answer: the prompt and the answer up to this token.
@@ -353,11 +355,11 @@ class NextToken(TextClassifier):
             ModelError: As of :meth:`TextClassifier.encode`.
         """
         require(type(generate) is int and generate > 0, "generate", generate, "a positive whole number")
-        top = re.fullmatch("top([1-9][0-9]*)", target) if isinstance(target, str) else None
+        top = re.fullmatch("top([0-9]+)", target) if isinstance(target, str) else None
         if generate > 1 and target != "predicted":
             raise InputError(f"got {generate} with a target", argument="generate", hint="leave one of them out")
-        if top and not int(top[1]) <= self.candidates:
-            hint = f"pass candidates={top[1]}"
+        if top and not 0 < int(top[1]) <= self.candidates:
+            hint = f"pass candidates={top[1]}" if int(top[1]) else "take top1"
             raise InputError(f"got {target!r} of {self.candidates} candidates", argument="target", hint=hint)
         rows = list[_Row]()
         with self._evaluated():
@@ -551,8 +553,8 @@ def token_labels(encoding: Any, text: str) -> tuple[str, ...]:
 
 
 def _visible(piece: str) -> str:
-    """A piece of a text without white space around it; white space alone as a sign."""
-    return piece.strip() or _SPACES.get(piece[:1], piece[:1])
+    """A piece of a text without white space around it; white space alone as a sign, control characters as escapes."""
+    return printable(piece.strip() or _SPACES.get(piece[:1], piece[:1]))
 
 
 def _begins(encoding: Any, text: str, start: int, k: int) -> bool:

@@ -17,7 +17,7 @@ METHODS_AND_VARIANTS = {
         name: kind()
         for name, kind in METHODS.items()
         if name not in ("ggig", "geoig_svi", "rise", "captum", "zennit", "lxt")
-        and name not in ("gradcam", "layercam", "hirescam")  # these read layers
+        and name not in ("gradcam", "layercam", "hirescam", "legrad", "rollout")  # these read layers
     },
     "rise": fringe.RISE(masks=10, cells=3),
     "guided_ig": fringe.GuidedIG(steps=25),
@@ -111,6 +111,7 @@ def test_inputs_at_the_door():
         (fringe.attribute, "baselines", "did you mean 'baseline'"),
         (fringe.attribute, "additional_forward_args", "did you mean 'forward_args'"),
         (fringe.attribute, "return_convergence_delta", "completeness_gap"),
+        (fringe.attribute, "tokenizer", "texts go to fringe.explain"),
         (fringe.explain, "n_steps", r"method=IntegratedGradients\(steps=50\)"),
         (fringe.compare, "internal_batch_size", "did you mean 'batch_size'"),
         (fringe.Classifier, "internal_batch_size", "did you mean 'batch_size'"),

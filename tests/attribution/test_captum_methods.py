@@ -268,6 +268,7 @@ def test_features_may_span_tensors():
         ("ig", torch.zeros(8, 8), "feature_mask: the method ig replaces no features"),
         ("captum:occlusion", torch.zeros(8, 7), "feature_mask: got .* expected one that broadcasts to the inputs"),
         ("captum:occlusion", torch.full((8, 8), torch.nan), "feature_mask: it holds NaN"),
+        ("captum:occlusion", torch.rand(8, 8), "feature_mask: got 'fractions', expected whole numbers"),
         (CaptumMethod("occlusion", window=((2, 3),)), None, "window: got .* expected a number for each axis"),
         (CaptumMethod("occlusion", window=((2, 3, 9),)), None, "window: got 9 for a side of 8"),
         (CaptumMethod("occlusion", window=2, stride=3), None, "stride: got 3 for a side of 2"),

@@ -199,7 +199,7 @@ def test_wrong_usage_is_exit_code_2_and_one_line(tmp_path, arguments, message):
 def test_a_model_or_device_that_is_not_there_is_one_line_before_anything_is_written(
     tmp_path, arguments, message, monkeypatch
 ):
-    monkeypatch.setattr("fringe.inputs._converters.has_efficientnet", lambda: False)
+    monkeypatch.setattr("fringe.inputs._sampling.has_efficientnet", lambda: False)
     result = sparse(tmp_path / "out", *arguments)
     assert result.exit_code == 2
     assert message in result.stderr

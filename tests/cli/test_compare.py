@@ -127,9 +127,9 @@ def test_a_comparison_says_first_what_it_computes_and_how_long_that_takes_at_mos
     assert f"hint: 2 maps with 1 score each: at most {2 * (20 + 6 * 4)} passes" in judged.stderr
 
 
-def test_the_time_is_not_that_of_a_first_pass(tmp_path, monkeypatch):
-    """It holds what the network does once, and is several times that of the next ones."""
-    clock, seconds, real = [0.0], iter((100.0, 1.0)), ImageComparison.logits
+def test_the_time_is_that_of_the_fastest_pass_and_not_of_the_first(tmp_path, monkeypatch):
+    """The first holds what the network does once; others may be slow on a busy machine."""
+    clock, seconds, real = [0.0], iter((100.0, 3.0, 1.0, 2.0)), ImageComparison.logits
 
     def logits(self, items):
         clock[0] += next(seconds)

@@ -197,7 +197,7 @@ def test_sizes_are_grouped_and_the_order_is_kept(tmp_path):
 
 def test_photos_ask_for_a_model(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("fringe.inputs._converters.has_efficientnet", lambda: False)
+    monkeypatch.setattr("fringe.inputs._sampling.has_efficientnet", lambda: False)
     picture(tmp_path / "photo.png")
     result = quick("out", "embedded:digits:0", "photo.png")
     assert result.exit_code == 2

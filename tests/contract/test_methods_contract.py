@@ -40,8 +40,8 @@ MORE_ROWS = {
     + [fringe.CaptumMethod("kernel_shap", samples=30, segments=9, superpixels="grid")],
     "zennit": [fringe.ZennitMethod("epsilon_gamma_box")],
 }
-#: Its rules are for transformers, which the toys are not: tests/attribution/test_lrp.py.
-ELSEWHERE = {"lxt"}
+#: They are for transformers, which the toys are not: tests/attribution/test_lrp.py and test_attention.py.
+ELSEWHERE = {"lxt", "legrad", "rollout"}
 
 #: What activations of a layer cannot show: the toys of rows and of constants have none in space.
 CAM = {

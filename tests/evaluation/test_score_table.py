@@ -13,17 +13,24 @@ def entry(method, value, better):
 
 
 @pytest.mark.parametrize("better", [True, None, False])
-def test_the_best_is_bold_unless_it_is_marked_and_the_mark_is_explained(better):
+def test_the_best_is_bold_if_it_is_shown_and_what_is_not_shown_is_explained(better):
+    """Too few images show nothing (None), and then a control may be ahead."""
     entries = [entry("fringe", 0.5, better), entry("ig", 0.4, True), entry("edge", 0.6, None)]
     costs = {one["method"]: () for one in entries}
     table = score_table(entries, {"road": get_metric("road")}, costs, ())
     cells = {row[0].value: row[1] for row in table.rows}
     assert {name: cell.style for name, cell in cells.items()} == {
         **dict.fromkeys(("ig", "edge"), ""),
-        "fringe": "" if better is False else "best",
+        "fringe": "best" if better else "",
     }
     assert [cell.mark for cell in cells.values()] == ["‡" if better is False else "", "", ""]
     assert (NOT_BETTER_MEANS in table.notes) == (better is False)
+
+
+def test_without_controls_the_best_is_bold():
+    entries = [entry("fringe", 0.5, None), entry("ig", 0.4, None)]
+    table = score_table(entries, {"road": get_metric("road")}, {"fringe": (), "ig": ()}, ())
+    assert [row[1].style for row in table.rows] == ["best", ""]
 
 
 @pytest.mark.parametrize(

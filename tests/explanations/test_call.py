@@ -237,7 +237,9 @@ def test_inputs_of_another_kind_are_told_what_to_do(model, inputs, message):
 def test_texts_and_token_ids_hear_of_a_tokenizer_and_not_of_pictures_alone():
     network = torch.nn.Sequential(torch.nn.Embedding(9, 4), torch.nn.Flatten(), torch.nn.Linear(20, 2))
     for texts in ("a nice film", ["a nice film", "a bad one"]):
-        with pytest.raises(fringe.InputError, match=r"for a text give tokenizer=; for a picture pass preprocessing="):
+        with pytest.raises(
+            fringe.InputError, match=r"fringe.explain with tokenizer=; for a picture pass preprocessing="
+        ):
             fringe.explain(network, texts)
     with pytest.raises(fringe.InputError, match=r"shape \(2, 5\), .*integers have no gradient: texts are explained by"):
         fringe.explain(network, torch.zeros(2, 5, dtype=torch.int64))

@@ -93,7 +93,7 @@ def test_it_is_the_model_of_photographs_where_it_is_installed(network, monkeypat
     assert default_model(["embedded:digits:3"]) == "embedded:digits"
     with pytest.raises(InputError, match="none given"):
         default_model(["embedded:digits", "photo.jpg"])
-    monkeypatch.setattr("fringe.inputs._converters.has_efficientnet", lambda: False)
+    monkeypatch.setattr("fringe.inputs._sampling.has_efficientnet", lambda: False)
     with pytest.raises(InputError, match=r"none given.*'efficientnet_lite0' .the default for photographs"):
         default_model(["embedded:photos"])
 

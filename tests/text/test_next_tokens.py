@@ -8,7 +8,7 @@ from language_toys import language_model, language_tokenizer
 import fringe
 from fringe.errors import InputError, ModelError
 from fringe.page import write_page
-from fringe.text import REST, NextToken, merge_words, sentences
+from fringe.text import REST, NextToken, _visible, merge_words, sentences
 
 PROMPT = "the capital of france is"
 PROMPTS = [PROMPT, "a cat saw a dog in new york , and the dog saw"]
@@ -283,6 +283,27 @@ def test_occlusion_is_not_compared_with_itself(model, tokenizer):
     assert explain(model, tokenizer, PROMPTS[0], method="captum:occlusion", probe=True).agreement is not None
 
 
+def test_a_sentence_has_one_value_and_that_is_its_loss(model, tokenizer):
+    text = "a cat saw a dog . the dog saw a cat . the cat"
+    result = explain(model, tokenizer, text, method="captum:occlusion", feature_mask=sentences, score="logit")
+    words, values = merge_words(result.context.features[0], result.values[0])
+    assert words[-3:] == ("a cat saw a dog.", "the dog saw a cat.", "the cat")
+    encoded = NextToken(model, tokenizer).encode([text])
+    reader = NextToken(model, tokenizer)
+    removed = encoded.embeddings.clone()
+    first = encoded.arguments["words"][0].ge(0).nonzero()[0, 0]
+    removed[:, first : first + 6] = reader.neutral()
+    with torch.no_grad():
+        logits = [reader(x, **encoded.arguments)[0, result.target[0]] for x in (encoded.embeddings, removed)]
+    assert float(values[-3]) == pytest.approx(float(logits[0] - logits[1]), abs=2e-4)
+    alone = explain(model, tokenizer, text, feature_mask=sentences, probe=True)
+    assert alone.context.features[0][-1] == "cat"  # IG has a value for each word
+
+
+def test_control_characters_of_a_prompt_are_escapes():
+    assert _visible(" a\x1b ") == "a\\x1b"
+
+
 def test_sentences_are_numbered():
     words = ["One", "two.", "Three", "⏎", "four", '"five!"', "six"]
     assert sentences(words) == [0, 0, 1, 1, 2, 2, 3]
@@ -298,6 +319,7 @@ def test_what_cannot_be_explained_is_refused(model, tokenizer):
         ({"generate": 2, "target": "paris"}, "generate: got 2 with a target"),
         ({"candidates": 0}, "candidates: got 0"),
         ({"target": "top20"}, "target: got 'top20' of 10 candidates"),
+        ({"target": "top0"}, "take top1"),
     ):
         with pytest.raises(InputError, match=message):
             explain(model, tokenizer, PROMPT, **options)
@@ -307,6 +329,8 @@ def test_what_cannot_be_explained_is_refused(model, tokenizer):
         explain(model, tokenizer, "one two three four " * 50)
     with pytest.raises(InputError, match="tokenizer"):
         fringe.explain(model, PROMPT)
+    with pytest.raises(InputError, match="a message of a chat is"):
+        explain(model, tokenizer, [{"content": "no role"}])
 
 
 def test_a_model_whose_embeddings_are_not_its_tokens_is_refused(tokenizer):

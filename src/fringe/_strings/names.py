@@ -120,6 +120,7 @@ _CAPTUM = {
     "internal_batch_size": "did you mean 'batch_size'?",
     "additional_forward_args": "did you mean 'forward_args'?",
     "return_convergence_delta": "the result has it as completeness_gap",
+    "tokenizer": "texts go to fringe.explain",
 }
 
 

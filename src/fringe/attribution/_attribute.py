@@ -338,7 +338,9 @@ def _features(method: Attributor, mask: Any, x: Tensor, probe: bool) -> Tensor:
     if not probe and not getattr(method, "takes_feature_mask", False):
         hint = "leave it out, choose captum:occlusion or captum:kernel_shap, or pass probe=True"
         raise InputError(f"the method {method.label} replaces no features", argument="feature_mask", hint=hint)
-    return _wide(mask, x, "feature_mask").unique(return_inverse=True)[1]
+    numbers = _wide(mask, x, "feature_mask")
+    require(bool((numbers == numbers.round()).all()), "feature_mask", "fractions", "whole numbers of features")
+    return numbers.unique(return_inverse=True)[1]
 
 
 def _fault_error(fault: list[Verdict | None]) -> InputError:

@@ -65,34 +65,34 @@ def find_cam_layer(problem: Problem, name: str = "auto") -> nn.Module | None:
     ran: list[tuple[nn.Module, Tensor]] = []
 
     def note(module: nn.Module, inputs: Any, output: Any) -> None:
-        ran.append((module, _tensor_of(output)))
+        ran.append((module, tensor_of(output)))
 
     x = leaf(problem.inputs[:1])
-    with problem.model.session(x.device), _hooked(modules.values(), note):
+    with problem.model.session(x.device), hooked(modules.values(), note):
         logits = problem.model.evaluate(x, problem.forward_args.select(problem.every_row[:1]))
     # linear layers of tokens give queries, keys and values, too; and a detector may have queries in place of patches
     aside = set(getattr(network, "queries", ())) | {m for m in modules.values() if type(m) is nn.Linear}
-    maps = [(m, z) for m, z in ran if z.requires_grad and m not in aside and _in_space(z, x) is not None]
+    maps = [(m, z) for m, z in ran if z.requires_grad and m not in aside and in_space(z, x) is not None]
     if not maps or not logits.requires_grad:
         return None
     cotangent = torch.linspace(1, 2, logits.shape[1], dtype=logits.dtype, device=x.device)[None]  # of all classes
-    gradients = _gradients(problem, logits, [z for _, z in maps], cotangent)
+    gradients = gradients_at(problem, logits, [z for _, z in maps], cotangent)
     # the last block's patches do not reach a score that is read from the class token
     reach = [
         (module, z, g)
         for (module, z), g in zip(maps, gradients, strict=True)
-        if bool((cast(Tensor, _in_space(g, x)) != 0).any())
+        if bool((cast(Tensor, in_space(g, x)) != 0).any())
     ]
     runs = Counter(id(module) for module, _ in ran)
-    grids = Counter(module for module, _ in {(id(m), cast(Tensor, _in_space(z, x)).shape[2:]) for m, z in maps})
+    grids = Counter(module for module, _ in {(id(m), cast(Tensor, in_space(z, x)).shape[2:]) for m, z in maps})
     weighted = [i for i, (m, *_) in enumerate(reach) if next(m.parameters(recurse=False), None) is not None]
     # a head that a detector applies to several grids has no one grid for a map
     ordered = sorted(weighted, key=lambda i: (grids[id(reach[i][0])] == 1, i), reverse=True)
     last = next((i for i in ordered if not _is_answer(problem, logits, *reach[i][1:])), None)
     if last is None:
         return None
-    side = cast(Tensor, _in_space(reach[last][1], x)).shape[2:]
-    after = [one for one in reach[last:] if cast(Tensor, _in_space(one[1], x)).shape[2:] == side]
+    side = cast(Tensor, in_space(reach[last][1], x)).shape[2:]
+    after = [one for one in reach[last:] if cast(Tensor, in_space(one[1], x)).shape[2:] == side]
     same = [module for module, *one in after if not _is_answer(problem, logits, *one)]
     fewest = min(runs[id(module)] for module in same)  # an activation function may run elsewhere, too
     return [module for module in same if runs[id(module)] == fewest][-1]
@@ -104,7 +104,7 @@ def _is_answer(problem: Problem, logits: Tensor, z: Tensor, gradient: Tensor) ->
     if int((gradient != 0).sum()) > logits.shape[1] + 1:
         return False
     explained = functional.one_hot(problem.target.flatten()[:1], logits.shape[1]).to(logits)
-    return int((_gradients(problem, logits, [z], explained)[0] != 0).sum()) <= 2
+    return int((gradients_at(problem, logits, [z], explained)[0] != 0).sum()) <= 2
 
 
 def layer_name(problem: Problem, layer: nn.Module) -> str:
@@ -156,25 +156,24 @@ def cam_maps(
         part, seen = problem.select(rows), list[Tensor]()
 
         def cut(module: nn.Module, inputs: Any, output: Any) -> Any:  # the graph begins behind the layer
-            seen.append(leaf(_tensor_of(output)))
-            ours = seen[-1].clone()  # later layers may work in place
-            return (ours, *output[1:]) if isinstance(output, tuple) else ours
+            seen.append(leaf(tensor_of(output)))
+            return with_tensor(output, seen[-1])
 
         x = leaf(part.inputs)
-        with _hooked([layer], cut):
+        with hooked([layer], cut):
             logits = part.model.evaluate(x, part.forward_args)
         cotangent = part.score_cotangent(logits.detach()).view(len(rows), -1, logits.shape[1])
-        given = [_gradients(part, logits, [*seen, x], cotangent[:, k]) for k in range(cotangent.shape[1])]
+        given = [gradients_at(part, logits, [*seen, x], cotangent[:, k]) for k in range(cotangent.shape[1])]
         # a run that passes all of its evidence on to a later one has no gradient of its own
         used = [z for i, z in enumerate(seen) if z is seen[-1] or any(bool((g[i] != 0).any()) for g in given)]
-        grids = [None if a is None else a.shape[1:] for a in (_in_space(z, x) for z in used)]
+        grids = [None if a is None else a.shape[1:] for a in (in_space(z, x) for z in used)]
         if grids != grids[-1:] * len(grids) or None in grids or not grids:
             shapes = " and ".join(dict.fromkeys(str(tuple(z.shape)) for z in used))
             came = f"gives activations of shape {shapes}" if seen else "does not run"
             message = f"the layer {name!r} {came}, expected activations in space{', on one grid' * (len(used) > 1)}"
             raise InputError(message, argument="layer", hint="name another one, or leave it out")
         runs = [i for i, z in enumerate(seen) if z.shape == seen[-1].shape]
-        maps = [torch.cat([cast(Tensor, _in_space(z[i], x)) for i in runs], 1) for z in (seen, *given)]
+        maps = [torch.cat([cast(Tensor, in_space(z[i], x)) for i in runs], 1) for z in (seen, *given)]
         past, through = given[0][-1], torch.zeros_like(x)  # in the input
         if bool((past != 0).any()):
             classes = (None if c is None else c.view(len(c), -1)[:, 0] for c in (part.target, part.contrast))
@@ -210,17 +209,17 @@ def _check_frame(problem: Problem, layer: nn.Module, name: str) -> None:
     draw, seen, first = KeyedGenerator().normal, list[Tensor](), problem.inputs[:1]
     values = first[first.isfinite()]
     x = leaf(draw("noise for a layer", first) * values.std() + values.mean())
-    with _hooked([layer], lambda module, inputs, output: seen.append(_tensor_of(output))):
+    with hooked([layer], lambda module, inputs, output: seen.append(tensor_of(output))):
         problem.model.evaluate(x, problem.forward_args.select(problem.every_row[:1]))
-    for grid in (_in_space(z, x) for z in seen if z.requires_grad):
+    for grid in (in_space(z, x) for z in seen if z.requires_grad):
         if grid is None:
             continue
         cells, sides = grid.shape[2:], x.shape[2:]
         cotangent, wrong = draw("cotangent of a layer", grid), False
-        whole = _profiles(_gradients(problem, grid, [x], cotangent)[0])
+        whole = _profiles(gradients_at(problem, grid, [x], cotangent)[0])
         for axis, (count, side, profile) in enumerate(zip(cells, sides, whole, strict=True)):
             half = cotangent.movedim(axis + 2, -1) * (torch.arange(count, device=x.device) < count / 2)
-            part = _profiles(_gradients(problem, grid, [x], half.movedim(-1, axis + 2))[0])
+            part = _profiles(gradients_at(problem, grid, [x], half.movedim(-1, axis + 2))[0])
             ahead = [_centre(a) - _centre(b) for a, b in zip(whole, part, strict=True)]
             forwards = ahead.pop(axis)
             wrong |= forwards < -TURNED or any(abs(aside) > max(forwards, 0) + TURNED for aside in ahead)
@@ -264,6 +263,25 @@ def upsample(weights: Tensor, space: Sequence[int]) -> Tensor:
     return torch.where(top > 0, large / top, 0.0)[:, :, None]
 
 
+def coarse_attribution(method: Attributor, maps: Tensor, problem: Problem, notes: Sequence[str]) -> Attribution:
+    """Make the attribution of maps at a layer: scaled up linearly, with an equal part for each channel.
+
+    Args:
+        method: The method, which promises no sum.
+        maps: Maps (B, 1, *grid).
+        problem: What is explained.
+        notes: A note on each image, for its advice.
+
+    Returns:
+        The attribution.
+    """
+    shape = problem.inputs.shape[1:]
+    large = functional.interpolate(maps, tuple(shape[1:]), mode=_MODES[len(shape) - 1])
+    ProgressCounter(problem.progress, len(maps)).tick(len(maps))
+    why = f"{method.label} promises no sum that could be compared with the score"
+    return gradient_attribution(method, large.expand(-1, *shape) / shape[0], problem, {}, why).noted(notes)
+
+
 # -- the methods ------------------------------------------------------------------------------------------------------
 
 
@@ -302,13 +320,9 @@ class _ActivationMap(Attributor):
         return dataclasses.replace(self, layer=layer_name(problem, layer))
 
     def attribute(self, problem: Problem) -> Attribution:
-        fitted, shape = self.fitted(problem), problem.inputs.shape[1:]
-        layer = cast(nn.Module, find_cam_layer(problem, fitted.layer))
-        weights, notes = cam_maps(problem, layer, fitted._weights)
-        maps = functional.interpolate(weights.relu(), tuple(shape[1:]), mode=_MODES[len(shape) - 1])
-        ProgressCounter(problem.progress, len(maps)).tick(len(maps))
-        why = f"{self.label} promises no sum that could be compared with the score"
-        return gradient_attribution(fitted, maps.expand(-1, *shape) / shape[0], problem, {}, why).noted(notes)
+        fitted = self.fitted(problem)
+        weights, notes = cam_maps(problem, cast(nn.Module, find_cam_layer(problem, fitted.layer)), fitted._weights)
+        return coarse_attribution(fitted, weights.relu(), problem, notes)
 
 
 @dataclass(frozen=True)
@@ -368,7 +382,7 @@ class HiResCAM(_ActivationMap):
 
 
 @contextlib.contextmanager
-def _hooked(modules: Iterable[nn.Module], hook: Callable[[nn.Module, Any, Any], Any]) -> Generator[None]:
+def hooked(modules: Iterable[nn.Module], hook: Callable[[nn.Module, Any, Any], Any]) -> Generator[None]:
     handles = [module.register_forward_hook(hook) for module in modules]
     try:
         yield
@@ -377,7 +391,7 @@ def _hooked(modules: Iterable[nn.Module], hook: Callable[[nn.Module, Any, Any], 
             handle.remove()
 
 
-def _gradients(problem: Problem, of: Tensor, at: Sequence[Tensor], cotangent: Tensor) -> list[Tensor]:
+def gradients_at(problem: Problem, of: Tensor, at: Sequence[Tensor], cotangent: Tensor) -> list[Tensor]:
     """The gradients of ``(of * cotangent).sum()``, of zeros where it does not depend on a tensor: one counted VJP."""
     if not of.requires_grad:
         return [torch.zeros_like(z) for z in at]
@@ -387,13 +401,18 @@ def _gradients(problem: Problem, of: Tensor, at: Sequence[Tensor], cotangent: Te
     return list(found)
 
 
-def _tensor_of(output: Any) -> Tensor:
+def tensor_of(output: Any) -> Tensor:
     """The output of a module, or the first part of several; something without axes if it is no tensor."""
     first = cast("tuple[Any, ...]", output)[0] if isinstance(output, tuple) and output else output
     return first if isinstance(first, Tensor) else torch.empty(())
 
 
-def _in_space(z: Tensor, x: Tensor) -> Tensor | None:
+def with_tensor(output: Any, z: Tensor) -> Any:
+    """The output of a module with a copy of ``z``, as later layers may work in place, where its tensor was."""
+    return (z.clone(), *output[1:]) if isinstance(output, tuple) else z.clone()
+
+
+def in_space(z: Tensor, x: Tensor) -> Tensor | None:
     """Activations as (B, C, *grid) with more than one position, if they lie in the space of the inputs (B, C, *S)."""
     sides = x.shape[2:]
     if z.dim() < 3 or len(z) != len(x):

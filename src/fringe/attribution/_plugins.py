@@ -579,7 +579,7 @@ class AttnLRP(_RelevancePropagation):
             with contextlib.ExitStack() as stack:
                 for patches in rules:
                     for target, patch in patches.items():
-                        stack.enter_context(_restored(target))
+                        stack.enter_context(restored(target))
                         patch(target)
                 return part.inputs * _propagated(part, lambda logits, cotangent: cotangent)
 
@@ -587,7 +587,7 @@ class AttnLRP(_RelevancePropagation):
 
 
 @contextlib.contextmanager
-def _restored(target: Any) -> Generator[None]:
+def restored(target: Any) -> Generator[None]:
     """Give a class or a module of Python its attributes back at the end."""
     before = dict(vars(target))
     try:

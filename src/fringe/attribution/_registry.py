@@ -1,5 +1,6 @@
 """The methods by name: a class in this list is in ``METHODS``, in the package's face, in listings, pages and tests."""
 
+from fringe.attribution._attention import AttentionRollout, LeGrad
 from fringe.attribution._base import METHODS
 from fringe.attribution._cam import GradCAM, HiResCAM, LayerCAM
 from fringe.attribution._fringe import Diffusion, FRInGe, FRInGeBinary
@@ -14,19 +15,10 @@ from fringe.attribution._shaped_paths import AGI, IG2, GeoIGKNN, GeoIGSVI
 METHODS.update(
     (kind.name, kind)
     for kind in (
-        *(AGI, BlurIG, Diffusion, ExpectedGradients, FRInGe, FRInGeBinary, GeoIGKNN, GeoIGSVI, GGIG, GradCAM),
-        *(
-            GuidedIG,
-            HiResCAM,
-            IG2,
-            IntegratedDecisionGradients,
-            IntegratedGradients,
-            LayerCAM,
-            RISE,
-            SmoothGrad,
-            SpectralIG,
-        ),
-        *(SpectralIG, CentrePrior, Power, Smooth, Straight),
+        *(AGI, BlurIG, Diffusion, ExpectedGradients, FRInGe, FRInGeBinary, GeoIGKNN, GeoIGSVI, GGIG, GuidedIG, IG2),
+        *(IntegratedDecisionGradients, IntegratedGradients, RISE, SmoothGrad, SpectralIG),
+        *(GradCAM, HiResCAM, LayerCAM, AttentionRollout, LeGrad),
+        *(CentrePrior, Power, Smooth, Straight),
         *(PaperFRInGe, ReleasedFRInGe, AttnLRP, CaptumMethod, ZennitMethod),
     )
 )

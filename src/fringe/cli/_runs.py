@@ -126,7 +126,7 @@ def report_plan(options: RunFlags, result: RunResult, *, reference: str | None =
         make_maps(result, options, examples_of(result.results, reference), Callbacks.of(bar))
     store = Store(options.out, create=False)
     written = write_report(store, plan=manifest.name, reference=reference, allow_partial=True)
-    if not options.as_json and not manifest.scenes:  # whose scores are pooled over networks
+    if not options.as_json:
         marks = ("Values", "*", NOT_BETTER, "not tested")  # the report explains the rest
         for table in written.tables:
             conclusions = takewhile(lambda note: not note.startswith("Values"), table.notes)

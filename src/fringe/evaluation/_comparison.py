@@ -322,7 +322,8 @@ def score_table(
         names: Headers of these.
 
     Returns:
-        Means or medians with their intervals, the best of the methods marked, and the controls below a rule.
+        Means or medians with their intervals, and the controls below a rule. The best of the methods is marked if it
+        is shown to be better than every control, or if there is none.
     """
     known = {(entry["method"], entry["metric"]): entry for entry in entries}
     columns = [_column([known[method, label] for method in costs], metric) for label, metric in metrics.items()]
@@ -356,16 +357,17 @@ def _column(entries: Sequence[Mapping[str, Any]], metric: Metric) -> list[Cell]:
     ends = [(entry["low"], entry["high"]) for entry in entries]
     spreads = [(value, (high - low) / 2) for value, (low, high) in zip(values, ends, strict=True) if low is not None]
     decimals = decimals_for(spreads)
+    has_controls = any(entry["control"] for entry in entries)
     return [
         Cell(
             value,
             decimals,
             ends=(entry["low"], entry["high"]),
-            style="best" if best is not None and value == best and not entry["control"] and not failed else "",
-            mark=NOT_BETTER * failed,
+            style="best" if best is not None and value == best and is_shown else "",
+            mark=NOT_BETTER * (entry["better_than_controls"] is False),
         )
         for value, entry in zip(values, entries, strict=True)
-        for failed in [entry["better_than_controls"] is False]  # what is not shown is not bold
+        for is_shown in [not entry["control"] and bool(entry["better_than_controls"] or not has_controls)]
     ]
 
 

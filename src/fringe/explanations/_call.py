@@ -116,7 +116,8 @@ def explain(
     if method == "captum:occlusion":  # else occlusion would be compared with itself
         options.setdefault("probe", False)
     if callable(options.get("feature_mask")):
-        options["feature_mask"] = ready.numbered(options["feature_mask"])
+        options["feature_mask"] = features = ready.numbered(options["feature_mask"])
+        ready = ready.joined(features) if getattr(get_method(method), "takes_feature_mask", False) else ready
     arguments |= {"probe": True, **ready.arguments, **options}
     if "baseline" not in options and not get_method(method).accepts_baseline:
         arguments.pop("baseline", None)

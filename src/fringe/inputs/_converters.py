@@ -16,15 +16,13 @@ from fringe._strings.class_names import ClassNames, class_names
 from fringe.attribution import Context, InputKind, to_input, to_photograph
 from fringe.baselines import InputSpace
 from fringe.classifier import Classifier
-from fringe.data import EMBEDDED, PHOTOS, SOURCE, find_inputs, is_picture, to_images
+from fringe.data import find_inputs, is_picture, to_images
 from fringe.detection import Boxes, Detector, as_boxes, as_detector, is_detector
-from fringe.errors import InputError, install_hint, require_order, warn_caller
+from fringe.errors import InputError, require_order, warn_caller
 from fringe.models import (
-    EFFICIENTNET,
     BlueFirst,
     LoadedModel,
     Preprocessing,
-    has_efficientnet,
     load_model,
     load_text_model,
     of_pipeline,
@@ -107,6 +105,24 @@ class ModelInputs:
             row.copy_(numbers[torch.tensor([bool(label) for label in labels]).cumsum(0) - 1])
         return rows[..., None].to(self.inputs.device)
 
+    def joined(self, features: Tensor) -> "ModelInputs":
+        """Return the texts with each run of words of one feature as one word: the feature's value is that of all."""
+        if "words" not in (forward := self.arguments.get("forward_kwargs", {})):
+            return self
+        texts = list[tuple[str, ...]]()
+        for labels, numbers, words in zip(self.features, features[..., 0], forward["words"], strict=True):
+            row, start = list(labels), -1
+            for k, word in enumerate(words.tolist()):
+                if word < 0:  # special tokens and padding are in no feature
+                    start = -1
+                elif start >= 0 and numbers[k] == numbers[start]:
+                    row[start] += f" {labels[k]}" if labels[k][:1].isalnum() else labels[k]
+                    row[k] = ""
+                elif labels[k]:
+                    start = k
+            texts.append(tuple(row))
+        return dataclasses.replace(self, features=tuple(texts))
+
     def context(self, kind: InputKind, logits: Tensor, ids: Sequence[str] | None = None) -> Context:
         """Build the context of figures from the logits (B, C) of the inputs; numbers that are no classes have NaN."""
         has_classes = logits.shape[1] > 1 and getattr(self.model, "has_classes", True)
@@ -186,24 +202,6 @@ def open_model(request: Request) -> OpenModel:
             raise InputError(message, argument="preprocessing")
         given = nn.Sequential(BlueFirst(), given)
     return OpenModel(given, label, recipe, names, device)
-
-
-def default_model(data: Iterable[str]) -> str:
-    """Return the embedded model where all ``data`` are embedded digits: it calls any other photo a digit. Return
-    EfficientNet-Lite0 where it is installed and there is no digit among the ``data``."""
-    digits = [text.startswith(EMBEDDED) and not text.startswith(PHOTOS) for text in data]
-    if all(digits):  # one that does not exist is named where images are
-        return SOURCE
-    if not any(digits) and has_efficientnet():
-        return EFFICIENTNET
-    raise InputError(
-        "none given",
-        argument="model",
-        hint="name the network that these images are for, such as model='torchvision:resnet50', "
-        f"model='{EFFICIENTNET}' (the default for photographs where it is installed: {install_hint('photo')}), "
-        "model='timm:resnet18.a1_in1k', model='hf:microsoft/resnet-18' or model='models.py:my_network'; "
-        f"{SOURCE} reads handwritten digits and is the default for the images {SOURCE} alone",
-    )
 
 
 def _device(model: Any, name: str) -> torch.device:
@@ -354,7 +352,7 @@ def _prepared(recipe: Preprocessing, image: Any, name: str | None = None) -> _Im
 
 def _required(recipe: Preprocessing | None, what: str) -> Preprocessing:
     if recipe is None:
-        texts = "for a text give tokenizer=; for a picture " if what == "a path" else ""
+        texts = "a text goes to fringe.explain with tokenizer=; for a picture " if what == "a path" else ""
         raise InputError(
             f"got {what} for a model that does not say how pictures are prepared",
             argument="inputs",
@@ -542,7 +540,10 @@ def text_inputs(request: Request) -> ModelInputs:
         model, tokenizer = load_text_model(model, resolve_device(request.device))
     continues = isinstance(model, NextToken) or is_language_model(model)
     if not texts or not all(isinstance(text, str) or (continues and _is_chat(text)) for text in texts):
-        raise InputError(f"got {type(given).__name__}, expected a text or a list of texts", argument="inputs")
+        hint = "a message of a chat is {'role': 'user', 'content': 'the text'}" if continues else None
+        raise InputError(
+            f"got {type(given).__name__}, expected a text or a list of texts", argument="inputs", hint=hint
+        )
     if not isinstance(model, TextClassifier):
         if not isinstance(model, nn.Module) or tokenizer is None:
             message = f"got {type(model).__name__} without its tokenizer" if tokenizer is None else "expected a module"

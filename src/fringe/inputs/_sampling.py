@@ -1,4 +1,5 @@
-"""Images of a run: ordered by a seed, named by their content, drawn as samples and as references."""
+"""Images of a run: ordered by a seed, named by their content, drawn as samples and as references; and the model that
+explains them where none is named."""
 
 import hashlib
 import os
@@ -9,9 +10,9 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from fringe.data import ImageError, ImageRef, file_sha256, find_inputs, load_digits
-from fringe.errors import FringeError, InputError, TransientError, is_transient
-from fringe.models import Preprocessing
+from fringe.data import EMBEDDED, PHOTOS, SOURCE, ImageError, ImageRef, file_sha256, find_inputs, load_digits
+from fringe.errors import FringeError, InputError, TransientError, install_hint, is_transient
+from fringe.models import EFFICIENTNET, Preprocessing, has_efficientnet
 
 #: Between the digest of a given image and its id.
 _GIVEN = "-id:"
@@ -201,3 +202,21 @@ def open_references(
             continue
         by_shape.setdefault(tuple(x.shape), []).append(x)
     return {shape: torch.stack(group) for shape, group in by_shape.items()}
+
+
+def default_model(data: Iterable[str]) -> str:
+    """Return the embedded model where all ``data`` are embedded digits: it calls any other photo a digit. Return
+    EfficientNet-Lite0 where it is installed and there is no digit among the ``data``."""
+    digits = [text.startswith(EMBEDDED) and not text.startswith(PHOTOS) for text in data]
+    if all(digits):  # one that does not exist is named where images are
+        return SOURCE
+    if not any(digits) and has_efficientnet():
+        return EFFICIENTNET
+    raise InputError(
+        "none given",
+        argument="model",
+        hint="name the network that these images are for, such as model='torchvision:resnet50', "
+        f"model='{EFFICIENTNET}' (the default for photographs where it is installed: {install_hint('photo')}), "
+        "model='timm:resnet18.a1_in1k', model='hf:microsoft/resnet-18' or model='models.py:my_network'; "
+        f"{SOURCE} reads handwritten digits and is the default for the images {SOURCE} alone",
+    )

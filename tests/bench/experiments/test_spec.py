@@ -257,7 +257,7 @@ def test_models_need_labels_where_their_architecture_is_one():
 )
 def test_what_cannot_be_meant_is_named_before_anything_is_loaded(monkeypatch, fields, message):
     monkeypatch.setattr(_plan, "load_model", lambda *_, **__: pytest.fail("a model was loaded"))
-    monkeypatch.setattr("fringe.inputs._converters.has_efficientnet", lambda: False)
+    monkeypatch.setattr("fringe.inputs._sampling.has_efficientnet", lambda: False)
     with pytest.raises(FringeError, match=message) as caught:
         plan_of(**fields)
     assert "--" not in str(caught.value)

@@ -109,7 +109,8 @@ def test_the_table_of_each_model_is_there(run):
     for table, shown in zip(tables, scored, strict=True):
         assert [line[0].partition(" ")[0] for line in shown[2:]] == [method.partition(" ")[0] for method in METHODS]
         assert all(len(line) == 1 + len(table.columns) for line in shown[2:])
-    assert html.count("<strong><u>") == sum(cell.best for one in tables for row in one.rows for cell in row.cells) > 0
+    assert "<strong><u>" not in html  # five images show nothing
+    assert "not tested: " in html
     assert "n=2 of 5" in html
 
 

@@ -2,6 +2,7 @@
 
 import itertools
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -283,6 +284,19 @@ def mixed():
     return build_table(runs.results(about, scores, flags=flags), "net_1")
 
 
+@pytest.mark.parametrize(("adjusted", "signs", "shown"), [(0.01, 12, True), (0.5, 12, False), (0.01, 2, False)])
+def test_a_method_is_bold_only_where_it_is_shown_to_be_better_than_the_controls(adjusted, signs, shown):
+    cells = [cell for row in mixed().competing for cell in row.cells if cell.control is not None]
+    for cell in cells:
+        test = replace(
+            cell.control, adjusted=adjusted, count=1, difference=replace(cell.control.difference, signs=signs)
+        )
+        style = "best" if cell.best else "near" if cell.near_tie else ""
+        assert replace(cell, control=test).shown(3).style == (style if shown else "")
+        assert replace(cell, control=None).shown(3).style == style
+    assert {(cell.best, cell.near_tie) for cell in cells} == {(True, False), (False, True), (False, False)}
+
+
 def test_what_is_printed_is_every_number_mark_and_n():
     """Infidelity of 4060 beside 0.6: the paper's appendix writes such a number as a power of ten."""
     found = mixed()
@@ -299,7 +313,8 @@ def test_what_is_printed_is_every_number_mark_and_n():
             )
             not_better = given.control is not None and given.control.better is False
             style = "best" if given.best else "near" if given.near_tie else ""
-            assert cell.style == ("" if not_better else style)
+            is_shown = given.control is None or given.control.better is True
+            assert cell.style == (style if is_shown else "")
             assert (cell.mark.count("*"), "†" in cell.mark) == (given.mark.count("*"), given.missing > 0)
             assert ("‡" in cell.mark) == not_better
             assert bool(cell.hint) == ("‡" in cell.mark)

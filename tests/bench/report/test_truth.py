@@ -165,6 +165,12 @@ def test_every_line_of_the_summary_says_whether_the_gates_of_its_network_hold(ru
     assert holds == {**valid, **dict.fromkeys(("half-1", "broken-0", "broken-1"), "no")}
 
 
+def test_a_command_prints_the_table_of_each_scene(run, tmp_path):
+    tables = write_report(run, out=tmp_path / "report").tables
+    assert [table.title for table in tables] == ["Two networks (valid)", "Two networks (half)"]
+    assert [row[0].value for row in tables[0].rows[1:2]] == ["ig"]
+
+
 def test_networks_of_one_scene_have_no_chapters_of_their_own(run):
     text = (run / "report" / "report.md").read_text()
     assert not re.search(r"^## (valid|broken|half)-", text, re.MULTILINE)

@@ -117,11 +117,12 @@ class ScoreCell:
 
     def shown(self, decimals: int) -> Cell:
         """The cell as it is printed, with ``n=64``, or ``n=60 of 64`` if images have no score."""
+        is_shown = self.control is None or bool(self.control.better)
         return Cell(
             self.estimate.value,
             decimals,
             half=self.estimate.half,
-            style="" if NOT_BETTER in self.mark else "best" if self.best else "near" if self.near_tie else "",
+            style="" if not is_shown else "best" if self.best else "near" if self.near_tie else "",
             mark=self.mark,
             note=f"n={self.n}" if self.n == self.required else f"n={self.n} of {self.required}",
             hint=f"not shown to be better than {self.control.control}"
@@ -371,9 +372,10 @@ def legend(table: ScoreTable) -> list[str]:
     else:
         lines = [f"Values: {interval if means else spread}."]
     lines.append("n: images with a score. ↑: higher is better, ↓: lower is better.")
+    shown = ", if it is shown to be better than every control" * bool(table.control_tests)
     lines.append(
-        "Bold and underlined: the best method of a metric. Bold: its interval overlaps that of the best, which is no "
-        "test. Controls are never bold."
+        f"Bold and underlined: the best method of a metric{shown}. Bold: its interval overlaps that of the best, which "
+        "is no test. Controls are never bold."
     )
     for verdict, what in UNFIT.items():
         titles = [column.title for column in table.columns if column.verdict == verdict]
@@ -388,8 +390,8 @@ def legend(table: ScoreTable) -> list[str]:
     if tests and not few:
         lines.append(
             f"{NOT_BETTER_MEANS}. The greatest p of the sign-flip test against "
-            f"each control counts, adjusted after Holm for {counted(len(tests), 'score')}. Such a score is no "
-            "evidence for the map, and never bold."
+            f"each control counts, adjusted after Holm for {counted(len(tests), 'score')}. Such a score is no evidence "
+            "for the map."
         )
     if any(cell.missing for row in table.rows for cell in row.cells):
         lines.append(f"{INCOMPLETE}: incomplete, images of this cell were not computed.")
@@ -488,8 +490,8 @@ def _table(results: Results, title: str, models: Sequence[str]) -> Table:
     shown = [metric for metric in metrics if any(cells[method, metric].n for method in methods)]
     head = ["method"]
     for metric in shown:  # the title, the preset that the label names, and the direction
-        title, preset = manifest.metrics[metric]["title"], Reference.parse(metric).rest
-        head.append(f"{title}{f', {preset}' if preset else ''} {ARROW[words[metric][0]]}")
+        name, preset = manifest.metrics[metric]["title"], Reference.parse(metric).rest
+        head.append(f"{name}{f', {preset}' if preset else ''} {ARROW[words[metric][0]]}")
     decimals = {m: decimals_for((cells[name, m].value, cells[name, m].half) for name in methods) for m in shown}
     rows: list[Row] = [("chance", *(Cell(chance_of(results, models, m), decimals[m]) for m in shown), "", "")]
     for method in methods:

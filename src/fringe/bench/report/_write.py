@@ -28,7 +28,7 @@ LISTED = 5
 
 @dataclass(frozen=True)
 class ReportFiles:
-    """The files of a report, its ``page`` first, and the tables of scores in them, one a model."""
+    """The files of a report, its ``page`` first, and the tables of scores in them, one for each model or scene."""
 
     paths: tuple[Path, ...]
     tables: tuple[Table, ...]
@@ -117,6 +117,7 @@ def write_report(
     more = [] if chapter is None else [chapter(results)]
     report = build_report(store, results, tables, spec.grid, verdicts, commands, more)
     printed = tuple(table.shown for table in tables)
+    pooled = [part.table for part in report.chapters[1].sections[1:] if part.table] if results.manifest.scenes else []
     files = {
         "report.html": html_page(report),
         "report.md": markdown_report(report),
@@ -125,7 +126,7 @@ def write_report(
     texts = {name: text.encode(errors="backslashreplace") for name, text in files.items()}  # names may not be UTF-8
     images = {f"figures/{image.name}.png": image.png for image in report.images}
     others = write_files(folder, {**texts, "summary.csv": summary_csv(tables).encode(), **images})
-    return ReportFiles((*others[: len(texts)], *scores, *others[len(texts) :]), printed)
+    return ReportFiles((*others[: len(texts)], *scores, *others[len(texts) :]), tuple(pooled) or printed)
 
 
 def scores_csv(results: Results) -> Iterator[str]:
