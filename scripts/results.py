@@ -271,19 +271,20 @@ def validity_rows(folder: Path) -> list[Row]:
 # -- all tables -------------------------------------------------------------------------------------------------------
 
 
-def write_tables(out: Path, only: list[str]) -> None:
-    """Replace the tables whose runs are stored and complete."""
+def write_tables(out: Path, only: list[str], *, computed: bool = True) -> None:
+    """Replace the tables whose runs are stored and complete; ``computed`` says that they were so by this commit."""
     for name in only:
         if name in SCRIPTS or not all((out / folder).is_dir() for folder in folders(name)):
             continue
         if rows := _tables_of(name, out):
             write(name, rows)
-            stamp(name, _conclusions(complete(out, folders(name))) if name in TABLES else ())
+            conclusions = _conclusions(complete(out, folders(name))) if name in TABLES else ()
+            stamp(name, conclusions, computed=computed)
         print(f"{name}: {'written' if rows else 'left as it is, because its run is not complete'}")
 
 
-def stamp(name: str, conclusions: Sequence[str] = ()) -> None:
-    """Note the commit and the versions that made a table, and what follows from its scores."""
+def stamp(name: str, conclusions: Sequence[str] = (), *, computed: bool = True) -> None:
+    """Note what follows from the scores of a table, and the commit and the versions that ``computed`` it."""
 
     def git(*words: str) -> str:
         return subprocess.run(["git", *words], cwd=ROOT, capture_output=True, text=True, check=True).stdout.strip()
@@ -292,14 +293,18 @@ def stamp(name: str, conclusions: Sequence[str] = ()) -> None:
     commit = git("rev-parse", "--short=12", "HEAD") + (", with changes" if changed else "")
     versions = {"fringe": fringe.__version__, "torch": torch.__version__.partition("+")[0], "commit": commit}
     known = json.loads(MADE.read_text(encoding="utf-8")) if MADE.is_file() else {}
-    known[name] = {**versions, **({"conclusions": list(conclusions)} if conclusions else {})}
+    kept = {key: value for key, value in known.get(name, {}).items() if key in versions}
+    made = versions if computed else {**versions, **kept}
+    known[name] = {**made, **({"conclusions": list(conclusions)} if conclusions else {})}
     MADE.write_text(json.dumps(dict(sorted(known.items())), indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
 def _conclusions(runs: Sequence[Results]) -> list[str]:
-    """What the scores of the last run, which judges, show by rule; scenes have several tables, and none."""
+    """What the scores of the last run, which judges, show by rule; scenes have several tables, and none. Diagnostics of
+    paths are no scores of maps."""
     results = runs[-1]
-    return [] if results.manifest.scenes else list(build_table(results, results.models[0]).conclusions)
+    verdicts = {metric: "not judged" if metric in DIAGNOSTICS else "passes" for metric in results.metrics}
+    return [] if results.manifest.scenes else list(build_table(results, results.models[0], None, verdicts).conclusions)
 
 
 def complete(out: Path, names: Sequence[str]) -> list[Results]:
@@ -359,7 +364,7 @@ def main() -> None:
         if not arguments.tables:
             print(f"{name}: about {MINUTES[name]} minutes on one processor ...", flush=True)
             run(name, arguments.shared, arguments.out, arguments.device)
-        write_tables(arguments.out, [name])
+        write_tables(arguments.out, [name], computed=not arguments.tables)
 
 
 if __name__ == "__main__":

@@ -20,6 +20,8 @@ from fringe.metrics import Aggregate, Direction
 
 #: A difference of this many half intervals is found in four of five samples: (1.96 + .84) / 1.96.
 _POWER = (1.96 + 0.84) / 1.96
+#: What replaces pixels, in words.
+_REFERENCES = {**dict.fromkeys(("gaussian", "box", "folded"), "a blur"), "mean": "the mean colour"}
 #: More images than this many times those at hand are not asked for: the two methods are level.
 _MANY_MORE = 20
 
@@ -155,17 +157,21 @@ def _level(contests: Sequence[_Contest]) -> list[str]:
 
 
 def _turned(contests: Sequence[_Contest], variants: Mapping[str, tuple[str, str]]) -> list[str]:
-    """Where the best method depends on what pixels are replaced by."""
-    best_by_name = dict[str, dict[str, str]]()
+    """Where the best method depends on what pixels are replaced by: with another reference it is shown to be behind."""
+    by_name = dict[str, dict[str, _Contest]]()
     for one in contests:
         if one.metric in variants:
             name, reference = variants[one.metric]
-            best_by_name.setdefault(name, {})[reference] = one.best
+            by_name.setdefault(name, {})[reference] = one
     parts = [
         f"{_title(name)} depends on the reference: the best is "
-        + _listed([f"{method} with {reference}" for reference, method in best.items()])
-        for name, best in best_by_name.items()
-        if len(set(best.values())) > 1
+        + _listed([f"{one.best} with {_REFERENCES.get(reference, reference)}" for reference, one in of.items()])
+        for name, of in by_name.items()
+        if any(
+            other.best in one.others and one.others[other.best][1] < BELOW
+            for one in of.values()
+            for other in of.values()
+        )
     ]
     return [f"{'; '.join(parts)}."] if parts else []
 
