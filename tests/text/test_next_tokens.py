@@ -216,19 +216,19 @@ def test_shapley_values_of_words_of_an_additive_and_of_an_and_score(tokenizer):
     torch.testing.assert_close(values, torch.stack([expected[:3].sum(), expected[3:].sum()]), rtol=1e-4, atol=1e-3)
 
     class Both(torch.nn.Module):
-        """The product of the second and the last of three words."""
+        """Twice the product of the second and the last of three words."""
 
         def token_length(self):
             return 1.0
 
         def forward(self, x):
-            return torch.stack([x[:, 1].mean(1) * x[:, 2].mean(1), torch.zeros(len(x))], 1)
+            return torch.stack([2 * x[:, 1].mean(1) * x[:, 2].mean(1), torch.zeros(len(x))], 1)
 
     samples = 4000
     method = CaptumMethod("kernel_shap", samples=samples)
     found = fringe.attribute(Both().eval(), torch.ones(1, 3, 5), method=method, baseline=0.0, target=0)
     spread = samples**-0.5  # of the number of draws of a coalition over their number
-    torch.testing.assert_close(found.values.sum(2), torch.tensor([[0.0, 0.5, 0.5]]), rtol=0, atol=4 * spread)
+    torch.testing.assert_close(found.values.sum(2), torch.tensor([[0.0, 1.0, 1.0]]), rtol=0, atol=8 * spread)
 
 
 def test_chats_have_the_models_template_and_special_tokens_are_fixed(model, tokenizer):
