@@ -47,6 +47,16 @@ def test_no_method_wins_where_a_control_is_level_or_ahead(shift, state):
     assert second.startswith(f"The control diffusion is {state} the best method in a: such a score is no evidence")
 
 
+def test_methods_that_are_level_but_ahead_of_all_controls_are_named():
+    scores = table(fringe=1.0, ig=1.0, agi=0.5, edge=0.0)
+    first, *_ = sentences(scores, ["edge"])
+    best, other = sorted(("fringe", "ig"), key=lambda name: -scores[name, "a"].mean())
+    assert first == (
+        "No method is shown to be better than all other methods and all controls in any score; "
+        f"in a {best} is better than all controls, and level with {other}."
+    )
+
+
 def test_equal_maps_are_level():
     scores = table(fringe=1.0, edge=0.0)
     scores["ig", "a"] = scores["fringe", "a"] + 0.001 * SCORES[5] + 1e-6

@@ -15,6 +15,7 @@ from torch.nn.parameter import is_lazy
 from torch.overrides import TorchFunctionMode
 
 from fringe._network.arguments import NO_ARGUMENTS, ForwardArguments, integers_hint
+from fringe._network.balanced_gradients import balance_gradients
 from fringe._network.isolation import Mode, detached, isolated, reached_modules, refusing_training, set_tf32
 from fringe._network.linear_layers import (
     BackwardLayouts,
@@ -207,6 +208,7 @@ class Network:
         self.linear_layers = True  # whether graphs for Jacobian-vector products replace layers, see LinearLayers
         self.smooth_rectifiers = True  # whether their slopes can be smooth, see Rectifiers
         self.readable_graph = True  # unless hooks save tensors for the backward pass, as those of checkpoints do
+        self.balanced: list[int] | None = None  # if not None, graphs are balanced, and this lists their gates
         self.fold_batch_norm = False
         self.folds: dict[int, Fold] | None = None  # by the id of a weight; None: not looked for since weights changed
         self.state: object = None
@@ -368,6 +370,8 @@ class Network:
             logits = self._read_logits(output, x, arguments)
         if self.readable_graph and logits.device.type == "cpu":
             keep_gradient_layouts(logits)
+        if self.balanced is not None:
+            self.balanced.append(balance_gradients(logits))
         return logits
 
     def _read_logits(self, output: Any, x: Tensor, arguments: ForwardArguments) -> Tensor:

@@ -26,7 +26,7 @@ from fringe.paths import Problem
 from fringe.settings import Setting
 
 #: The nodes of a graph that make attention: every library's, as a session has attention in plain form.
-_SOFTMAX = ("SoftmaxBackward", "SafeSoftmaxBackward")
+_SOFTMAX = ("SoftmaxBackward0", "SafeSoftmaxBackward0")
 
 
 class _Layer(NamedTuple):
@@ -204,7 +204,7 @@ def _attention(tokens: Tensor, given: Iterable[Any] = ()) -> list[Any]:
             continue
         seen.add(node)
         waiting += [earlier for earlier, _ in cast(Node, node).next_functions]
-        name = cast(Node, node).name()
-        if name.startswith(_SOFTMAX) and cast(Any, node)._saved_result.shape[-2:] == (tokens.shape[1],) * 2:
+        is_softmax = cast(Node, node).name() in _SOFTMAX
+        if is_softmax and cast(Any, node)._saved_result.shape[-2:] == (tokens.shape[1],) * 2:
             found.append(node)
     return found

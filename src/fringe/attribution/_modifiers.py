@@ -372,3 +372,46 @@ class Power(Reweighted):
 
     def _changed(self, maps: Tensor, problem: Problem) -> Changed:
         return maps.sign() * maps.abs() ** self.exponent, {}, None
+
+
+# -- another backward pass --------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Libra(Incomplete):
+    """Take the map of another method with balanced gradients of a transformer: LibraGrad (Mehri et al. 2024).
+
+    Gradients take attention, the deviation in layer normalisations, and the gates of GELU and SiLU as constants. Those
+    of the input and of all biases, times their values, then sum to the score. All attention, normalisations and
+    activations that are functions of PyTorch count, and a network without any keeps its map. The values of the network
+    stay, so that a path is where it was; methods that need more than gradients are refused.
+    """
+
+    name = "libra"
+    form = "libra:METHOD"
+    title = "LibraGrad"
+    source = "Mehri et al. 2024"
+
+    def check_usable(self) -> None:
+        """Refuse a method without gradients."""
+        super().check_usable()
+        if not self.uses_gradients:
+            message = f"{self.of.label} takes no gradients, which libra balances"
+            raise InputError(message, argument="method", hint="name a method of gradients, as in libra:ig")
+
+    def attribute(self, problem: Problem) -> Attribution:
+        self.check_usable()
+        if self.of.jvp_use(problem) != "none":
+            message = f"{self.of.label} takes Jacobian-vector products, which do not fit balanced gradients"
+            raise InputError(message, argument="method", hint="name a method of gradients alone, as in libra:ig")
+        model = problem.model
+        before = model.graphs, model.balanced
+        # neither what was recorded nor what was computed before is balanced
+        model.graphs, model.verified_point, model.balanced = None, None, []
+        try:
+            inner = self.of.attribute(problem)
+            gates = sum(model.balanced)
+        finally:
+            model.graphs, model.balanced = before
+        note = "its gradients are balanced" if gates else "the network has nothing that libra balances"
+        return self._result(inner, problem, inner.values, {}).noted([note] * len(inner.values))

@@ -5,7 +5,7 @@ from fringe.attribution._base import METHODS
 from fringe.attribution._cam import GradCAM, HiResCAM, LayerCAM
 from fringe.attribution._fringe import Diffusion, FRInGe, FRInGeBinary
 from fringe.attribution._ig import GGIG, BlurIG, GuidedIG, IntegratedDecisionGradients, IntegratedGradients, SpectralIG
-from fringe.attribution._modifiers import CentrePrior, Power, Smooth, Straight
+from fringe.attribution._modifiers import CentrePrior, Libra, Power, Smooth, Straight
 from fringe.attribution._paper import PaperFRInGe
 from fringe.attribution._plugins import AttnLRP, CaptumMethod, ZennitMethod
 from fringe.attribution._released import ReleasedFRInGe
@@ -18,7 +18,7 @@ METHODS.update(
         *(AGI, BlurIG, Diffusion, ExpectedGradients, FRInGe, FRInGeBinary, GeoIGKNN, GeoIGSVI, GGIG, GuidedIG, IG2),
         *(IntegratedDecisionGradients, IntegratedGradients, RISE, SmoothGrad, SpectralIG),
         *(GradCAM, HiResCAM, LayerCAM, AttentionRollout, LeGrad),
-        *(CentrePrior, Power, Smooth, Straight),
+        *(CentrePrior, Libra, Power, Smooth, Straight),
         *(PaperFRInGe, ReleasedFRInGe, AttnLRP, CaptumMethod, ZennitMethod),
     )
 )

@@ -37,10 +37,15 @@ class _Contest:
     against: Summary
 
     @property
+    def level(self) -> list[str]:
+        """The other methods that the best is not shown to be better than, the nearest first."""
+        level = [method for method, (_, p) in self.others.items() if not p < BELOW]
+        return sorted(level, key=lambda method: abs(self.others[method][0].value))
+
+    @property
     def rival(self) -> str | None:
-        """The other method that is nearest to the best, of those that it is not shown to be better than."""
-        level = {method: abs(one.value) for method, (one, p) in self.others.items() if not p < BELOW}
-        return min(level, key=level.__getitem__, default=None)
+        """The nearest of these."""
+        return next(iter(self.level), None)
 
     @property
     def is_won(self) -> bool:
@@ -133,7 +138,15 @@ def _winners(contests: Sequence[_Contest], tested: bool, several: bool) -> list[
             won.setdefault(one.best, []).append(_title(one.metric))
     if not won:
         who = "No method is" if several else f"{contests[0].best} is not"
-        return [f"{who} shown to be better than {rivals} in any score."]
+        ahead = dict[tuple[str, str], list[str]]()
+        for one in contests:
+            if one.level and one.against.test is not None and one.against.test.better is True:
+                ahead.setdefault((one.best, _listed(one.level)), []).append(_title(one.metric))
+        known = "".join(
+            f"; in {_listed(names)} {best} is better than all controls, and level with {level}"
+            for (best, level), names in sorted(ahead.items(), key=lambda item: -len(item[1]))[:2]
+        )
+        return [f"{who} shown to be better than {rivals} in any score{known}."]
     parts = [f"{method} is better than {rivals} in {_listed(names)}" for method, names in won.items()]
     return [f"{'; '.join(parts)}."]
 

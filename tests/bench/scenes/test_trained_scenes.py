@@ -128,6 +128,18 @@ def test_only_marks_make_the_gates_of_the_watermark_hold(monkeypatch, tmp_path):
     assert not scene.gates(unmarked, None, images)[0].holds
 
 
+def test_a_vision_transformer_is_trained_with_the_same_samples():
+    scene, images = get_scene("watermark:vit"), refs()
+    assert scene == Watermark(architecture="vit")
+    one, other = (kind.training(None, images) for kind in (scene, Watermark()))
+    drawn = [kind.draw(torch.arange(5), torch.Generator().manual_seed(3), 0.0) for kind in (one, other)]
+    assert torch.equal(drawn[0][0], drawn[1][0])
+    assert torch.equal(drawn[0][1], drawn[1][1])
+    assert (one.size, one.architecture, other.architecture) == (other.size, "vit", "resnet20")
+    found = fringe.attribute(one.build().eval(), drawn[0][0], method="legrad")
+    assert all(advice.endswith("the layers are layers.layers.0 to layers.layers.1") for advice in found.advice)
+
+
 def test_a_network_that_knows_the_coins_fails_the_gate_without_marks():
     """The second gate: a network that has the labels of the images by heart."""
     scene, images = Watermark(epochs=1), refs()
@@ -516,7 +528,7 @@ def test_the_gates_of_an_experiment_see_the_given_model(tmp_path):
 @pytest.mark.parametrize(
     "name",
     [
-        *("watermark", "watermark:position", "watermark:xor", "watermark:smooth"),
+        *("watermark", "watermark:position", "watermark:xor", "watermark:smooth", "watermark:vit"),
         *("trigger", "trigger:original", "blockdigits"),
         *(f"xai_tris:{preset}" for preset in XAITris.presets),
     ],

@@ -50,6 +50,7 @@ class Watermark(TrainedScene):
         "position": {"mark": "position", "epochs": 12},
         "xor": {"mark": "xor", "epochs": 15},
         "smooth": {"mark": "smooth"},
+        "vit": {"architecture": "vit"},
     }
 
     mark: Annotated[
@@ -59,6 +60,9 @@ class Watermark(TrainedScene):
             "colour of a blurred square"
         ),
     ] = "colour"
+    architecture: Annotated[
+        Literal["resnet20", "vit"], Doc("what is trained: ResNet-20, or a small vision transformer")
+    ] = "resnet20"
     size: Annotated[int, Ge(2), Le(12), Doc("side of a square, before it is blurred", unit="pixels")] = 6
     epochs: Annotated[PositiveInt, Doc("times that each image is trained with")] = 10
     rate: Annotated[Positive, Doc("largest learning rate")] = 3e-3
@@ -72,9 +76,11 @@ class Watermark(TrainedScene):
             draws = torch.rand(len(numbers), DRAWS, generator=generator)
             return self.insert(x[numbers % len(x)], self.marks(labels, draws))[0], labels
 
-        digests = (content_hash(x),)
-        names = ("heads", "tails")
-        return Training(lambda: ResNet20(2), draw, repeated(len(x)), digests, "resnet20", PREPROCESSING, names)
+        def build() -> nn.Module:
+            return ResNet20(2) if self.architecture == "resnet20" else SmallViT(2)
+
+        names, size = ("heads", "tails"), repeated(len(x))
+        return Training(build, draw, size, (content_hash(x),), self.architecture, PREPROCESSING, names)
 
     def examples(
         self, networks: Sequence[LoadedModel], images: Sequence[ImageRef], count: int, seed: int
@@ -183,6 +189,28 @@ class ResNet20(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return self.head(self.blocks(self.stem(x)).mean((2, 3)))
+
+
+class SmallViT(nn.Module):
+    """A small vision transformer for images of 32 x 32 pixels, after Dosovitskiy et al. (2021), arXiv:2010.11929.
+
+    Maps normalised images ``(N, 3, 32, 32)`` to logits ``(N, classes)``: two layers over patches of 4 x 4 pixels, read
+    from a class token.
+    """
+
+    def __init__(self, classes: int) -> None:
+        super().__init__()
+        width = 32
+        self.patch = nn.Conv2d(3, width, 4, 4)
+        self.first = nn.Parameter(torch.zeros(1, 1, width))
+        self.place = nn.Parameter(0.02 * torch.randn(1, (SIDE // 4) ** 2 + 1, width))
+        layer = nn.TransformerEncoderLayer(width, 4, 2 * width, 0.0, "gelu", batch_first=True, norm_first=True)
+        self.layers = nn.TransformerEncoder(layer, 2, nn.LayerNorm(width), enable_nested_tensor=False)
+        self.head = nn.Linear(width, classes)
+
+    def forward(self, x: Tensor) -> Tensor:
+        tokens = torch.cat([self.first.expand(len(x), -1, -1), self.patch(x).flatten(2).mT], 1)
+        return self.head(self.layers(tokens + self.place)[:, 0])
 
 
 class _Block(nn.Module):

@@ -1,0 +1,115 @@
+"""LibraGrad: balanced gradients are complete, those of its formulas, and of the call alone."""
+
+import pytest
+import torch
+from attribution_toys import filled
+from torch import nn
+from torch.nn import functional
+
+import fringe
+from fringe import InputError, IntegratedGradients, Libra
+from fringe._network.balanced_gradients import balance_gradients
+from toys import normal
+
+X, TARGET = normal(3, 2, 4, 6, seed=3), torch.tensor([2, 0, 1])
+GATES = {"gelu": nn.GELU(), "tanh": nn.GELU("tanh"), "silu": nn.SiLU(), "relu": nn.ReLU()}
+
+
+class Vision(nn.Module):
+    """A vision transformer of patches of 2 x 2 pixels with two layers and this activation, read from their mean."""
+
+    def __init__(self, activation):
+        super().__init__()
+        self.patch = nn.Conv2d(2, 6, 2, 2)
+        layer = nn.TransformerEncoderLayer(6, 2, 12, 0.0, activation, batch_first=True, norm_first=True)
+        self.blocks = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
+        self.norm, self.head = nn.LayerNorm(6), nn.Linear(6, 3)
+
+    def forward(self, x):
+        return self.head(self.norm(self.blocks(self.patch(x).flatten(2).mT)).mean(1))
+
+
+def balanced(model, x):
+    """The same network with its gates as constants, written out."""
+
+    def norm(z, layer):
+        centred = z - z.mean(2, keepdim=True)
+        return (
+            centred / (centred.square().mean(2, keepdim=True) + layer.eps).sqrt().detach() * layer.weight + layer.bias
+        )
+
+    z = model.patch(x).flatten(2).mT
+    for layer in model.blocks.layers:
+        own = layer.self_attn
+        inputs = functional.linear(norm(z, layer.norm1), own.in_proj_weight, own.in_proj_bias)
+        q, k, v = (part.unflatten(2, (2, 3)).transpose(1, 2) for part in inputs.chunk(3, 2))
+        attention = (q @ k.mT / 3**0.5).softmax(3).detach()
+        z = z + own.out_proj((attention @ v).transpose(1, 2).flatten(2))
+        u = layer.linear1(norm(z, layer.norm2))
+        z = z + layer.linear2(u * (layer.activation(u) / u).detach())
+    return model.head(norm(z, model.norm).mean(1))
+
+
+@pytest.mark.parametrize("kind", GATES)
+def test_input_and_biases_times_gradients_sum_to_the_output(kind):
+    model = filled(Vision(GATES[kind])).eval().requires_grad_(True)
+    biases = [value for name, value in model.named_parameters() if name.endswith("bias")]
+    for balance in (True, False):
+        x = X[:1].clone().requires_grad_(True)
+        with nn.attention.sdpa_kernel(nn.attention.SDPBackend.MATH):
+            score = model(x)[0, 2]
+        if balance:  # two of attention, five normalisations, and two activations, of which a rectifier is none
+            assert balance_gradients(score) == (7 if kind == "relu" else 9)
+        gradients = torch.autograd.grad(score, [x, *biases])
+        total = sum((g * value).sum() for g, value in zip(gradients, [x, *biases], strict=True))
+        assert torch.isclose(total, score, rtol=1e-9, atol=1e-12) == balance
+
+
+@pytest.mark.parametrize("kind", GATES)
+def test_its_gradients_are_those_of_constant_gates(kind):
+    model = filled(Vision(GATES[kind])).eval()
+    expected = 0
+    for k in range(4):
+        x = (X * (k + 0.5) / 4).requires_grad_(True)
+        score = balanced(model, x).gather(1, TARGET[:, None]).sum()
+        expected = expected + torch.autograd.grad(score, x)[0] * X / 4
+    ig = IntegratedGradients(rule="midpoint", steps=4)
+    before = fringe.attribute(model, X, method=ig, target=TARGET, baseline=0.0)
+    found = fringe.attribute(model, X, method=Libra(ig), target=TARGET, baseline=0.0, batch_size=2)
+    torch.testing.assert_close(found.values, expected, rtol=1e-9, atol=1e-12)
+    assert (found.values - before.values).norm() > 0.01 * before.values.norm()
+    assert set(found.verdict) == {"unchecked"}
+    assert all(advice.endswith("; its gradients are balanced") for advice in found.advice)
+    again = fringe.attribute(model, X, method=ig, target=TARGET, baseline=0.0)  # the change is that of the call
+    torch.testing.assert_close(again.values, before.values, rtol=0, atol=0)
+
+
+class Softmax(torch.autograd.Function):
+    """A function of the model's author, which saved nothing under the names of PyTorch."""
+
+    @staticmethod
+    def forward(ctx, x):
+        return 2 * x
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return 2 * gradient
+
+
+def test_functions_of_the_author_are_left_alone():
+    assert balance_gradients(Softmax.apply(X.clone().requires_grad_(True))) == 0
+
+
+def test_a_softmax_of_classes_is_no_gate():
+    model = nn.Sequential(nn.Flatten(), filled(nn.Linear(48, 3)), nn.Softmax(1))
+    assert balance_gradients(model(X.clone().requires_grad_(True))) == 0
+    net = filled(nn.Sequential(nn.Flatten(), nn.Linear(48, 3)))
+    found = fringe.attribute(net, X, method="libra:ig")
+    torch.testing.assert_close(found.values, fringe.attribute(net, X, method="ig").values)
+    assert all(advice.endswith("; the network has nothing that libra balances") for advice in found.advice)
+
+
+@pytest.mark.parametrize(("name", "message"), [("rise", "takes no gradients"), ("diffusion", "Jacobian-vector")])
+def test_a_method_of_more_or_less_than_gradients_is_refused(name, message):
+    with pytest.raises(InputError, match=f"method: {name} .*{message}.* as in libra:ig"):
+        fringe.attribute(filled(Vision(nn.ReLU())), X, method=f"libra:{name}")
