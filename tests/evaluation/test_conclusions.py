@@ -57,6 +57,17 @@ def test_methods_that_are_level_but_ahead_of_all_controls_are_named():
     )
 
 
+def test_a_sharper_map_of_another_method_may_be_ahead():
+    """Where the map of fringe, made sharper, is ahead of ig, ig has shown no more than that sharper maps win."""
+    scores = {**table(fringe=0.5, ig=1.0, edge=0.0), ("power(1.5):fringe", "a"): SCORES[5] * 0.1 + 1.2}
+    first, second = sentences(scores, ["edge", "power(1.5):fringe"])
+    assert first == "No method is shown to be better than all other methods and all controls in any score."
+    assert second.startswith("The control power(1.5):fringe is ahead of the best method in a:")
+    scores["power(1.5):fringe", "a"] -= 0.5
+    told = sentences(scores, ["edge", "power(1.5):fringe"])
+    assert told == ["ig is better than all other methods and all controls in a."]
+
+
 def test_equal_maps_are_level():
     scores = table(fringe=1.0, edge=0.0)
     scores["ig", "a"] = scores["fringe", "a"] + 0.001 * SCORES[5] + 1e-6

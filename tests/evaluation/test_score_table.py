@@ -6,6 +6,13 @@ from fringe.evaluation import METRIC_REFUSED, NOT_BETTER_MEANS, score_table, sum
 from fringe.metrics import get_metric
 
 
+def test_no_method_is_bold_that_a_sharper_map_of_another_one_beats():
+    sharper = {**entry("power(1.5):ig", 0.6, None), "control": True}
+    entries = [entry("fringe", 0.5, True), entry("ig", 0.4, True), sharper]
+    table = score_table(entries, {"road": get_metric("road")}, {one["method"]: () for one in entries}, ())
+    assert [row[1].style for row in table.rows] == ["", "", ""]
+
+
 def entry(method, value, better):
     numbers = {"mean": value, "low": value - 0.1, "high": value + 0.1, "summary": "mean", "metric": "road"}
     numbers |= {"n": 3, "flags": {}}
@@ -15,7 +22,7 @@ def entry(method, value, better):
 @pytest.mark.parametrize("better", [True, None, False])
 def test_the_best_is_bold_if_it_is_shown_and_what_is_not_shown_is_explained(better):
     """Too few images show nothing (None), and then a control may be ahead."""
-    entries = [entry("fringe", 0.5, better), entry("ig", 0.4, True), entry("edge", 0.6, None)]
+    entries = [entry("fringe", 0.5, better), entry("ig", 0.4, True), entry("edge", 0.45 if better else 0.6, None)]
     costs = {one["method"]: () for one in entries}
     table = score_table(entries, {"road": get_metric("road")}, costs, ())
     cells = {row[0].value: row[1] for row in table.rows}

@@ -358,12 +358,13 @@ def _column(entries: Sequence[Mapping[str, Any]], metric: Metric) -> list[Cell]:
     spreads = [(value, (high - low) / 2) for value, (low, high) in zip(values, ends, strict=True) if low is not None]
     decimals = decimals_for(spreads)
     has_controls = any(entry["control"] for entry in entries)
+    first = best_of(values, metric.direction)  # of the controls, too
     return [
         Cell(
             value,
             decimals,
             ends=(entry["low"], entry["high"]),
-            style="best" if best is not None and value == best and is_shown else "",
+            style="best" if best is not None and value == best == first and is_shown else "",
             mark=NOT_BETTER * (entry["better_than_controls"] is False),
         )
         for value, entry in zip(values, entries, strict=True)

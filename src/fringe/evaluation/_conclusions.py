@@ -28,13 +28,14 @@ _MANY_MORE = 20
 
 @dataclass(frozen=True)
 class _Contest:
-    """The best method under a metric: its differences to the others, each with an adjusted p, and its test against the
-    controls."""
+    """The best method under a metric: its differences to the others, each with an adjusted p, its test against the
+    controls, and a control with a better score that is made of the map of another method, if there is one."""
 
     metric: str
     best: str
     others: Mapping[str, tuple[Difference, float]]
     against: Summary
+    modified: str | None
 
     @property
     def level(self) -> list[str]:
@@ -48,9 +49,14 @@ class _Contest:
         return next(iter(self.level), None)
 
     @property
+    def beats_controls(self) -> bool | None:
+        """Whether the best is better than every control; None where that was not tested."""
+        return False if self.modified else None if self.against.test is None else self.against.test.better
+
+    @property
     def is_won(self) -> bool:
         """Whether the best is better than every other method, and than every control if there are any."""
-        return self.rival is None and (self.against.test is None or self.against.test.better is True)
+        return self.rival is None and (self.beats_controls or (self.against.test is None and not self.modified))
 
 
 def conclude(
@@ -102,20 +108,20 @@ def _contests(
     groups: Mapping[str, Mapping[str, Labels | None]],
 ) -> list[_Contest]:
     """The contest of each metric with a direction under which a method has a score."""
-    pairs, best = list[tuple[str, str]](), dict[str, str]()
+    pairs, best, modified = list[tuple[str, str]](), dict[str, str](), dict[str, str | None]()
     differences = list[Difference]()
     for label, (direction, kind) in metrics.items():
         sign = {"higher": 1.0, "lower": -1.0, "none": math.nan}[direction]
         of = {method: one.estimate for (method, metric), one in known.items() if metric == label}
-        means = {
-            method: sign * (one.mean if kind == "mean" else one.median)
-            for method, one in of.items()
-            if method not in controls
-        }
-        means = {method: value for method, value in means.items() if math.isfinite(value)}
+        every = {method: sign * (one.mean if kind == "mean" else one.median) for method, one in of.items()}
+        means = {method: value for method, value in every.items() if method not in controls and math.isfinite(value)}
         if not means:
             continue
         best[label] = max(means, key=means.__getitem__)
+        others = {method for method in controls if method.partition(":")[2] not in ("", best[label])}
+        made = [method for method, value in every.items() if method in others and math.isfinite(value)]
+        first = max(made, key=lambda method: every[method], default=None)
+        modified[label] = first if first is not None and every[first] >= means[best[label]] else None
         others = [method for method in means if method != best[label]]
         columns: list[tuple[Column, Column, Aggregate]] = [
             (scores[best[label], label], scores[other, label], kind) for other in others
@@ -124,7 +130,13 @@ def _contests(
         pairs += [(label, other) for other in others]
     adjusted = dict(zip(pairs, zip(differences, holm([one.p for one in differences]), strict=True), strict=True))
     return [
-        _Contest(label, method, {o: one for (of, o), one in adjusted.items() if of == label}, known[method, label])
+        _Contest(
+            metric=label,
+            best=method,
+            others={other: one for (of, other), one in adjusted.items() if of == label},
+            against=known[method, label],
+            modified=modified[label],
+        )
         for label, method in best.items()
     ]
 
@@ -140,7 +152,7 @@ def _winners(contests: Sequence[_Contest], tested: bool, several: bool) -> list[
         who = "No method is" if several else f"{contests[0].best} is not"
         ahead = dict[tuple[str, str], list[str]]()
         for one in contests:
-            if one.level and one.against.test is not None and one.against.test.better is True:
+            if one.level and one.beats_controls:
                 ahead.setdefault((one.best, _listed(one.level)), []).append(_title(one.metric))
         known = "".join(
             f"; in {_listed(names)} {best} is better than all controls, and level with {level}"
@@ -156,7 +168,9 @@ def _level(contests: Sequence[_Contest]) -> list[str]:
     levels = dict[tuple[str, str], list[str]]()
     for one in contests:
         test = one.against.test
-        if test is not None and test.better is False:
+        if one.modified:
+            levels.setdefault((one.modified, "ahead of"), []).append(_title(one.metric))
+        elif test is not None and test.better is False:
             state = "ahead of" if test.p == 1.0 else "level with"
             levels.setdefault((test.control, state), []).append(_title(one.metric))
     if not levels:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from fringe._strings.formats import counted, decimals_for
 from fringe._strings.names import Reference
-from fringe._strings.tables import Cell, Row, Table
+from fringe._strings.tables import Cell, Row, Table, best_of
 from fringe.bench.experiments import Results
 from fringe.bench.report._render import Section
 from fringe.errors import InputError, require
@@ -87,7 +87,8 @@ class ScoreCell:
     ``failed`` have no valid map, and for the rest the metric is not defined; ``clustered`` says that images which
     share pixels are resampled together. ``difference`` is the reference method
     less this one, image by image; ``adjusted`` its p after Holm, ``mark`` the asterisks of that. ``control`` compares
-    it with the controls. ``flags`` counts."""
+    it with the controls, and ``behind`` says that one made of another method's map has a better score. ``flags``
+    counts."""
 
     estimate: Estimate
     required: int
@@ -100,6 +101,7 @@ class ScoreCell:
     adjusted: float
     clustered: bool
     control: ControlTest | None
+    behind: bool = False
 
     @property
     def n(self) -> int:
@@ -117,7 +119,7 @@ class ScoreCell:
 
     def shown(self, decimals: int) -> Cell:
         """The cell as it is printed, with ``n=64``, or ``n=60 of 64`` if images have no score."""
-        is_shown = self.control is None or bool(self.control.better)
+        is_shown = not self.behind and (self.control is None or bool(self.control.better))
         return Cell(
             self.estimate.value,
             decimals,
@@ -274,6 +276,7 @@ def build_table(
                 adjusted=adjusted.get(key, math.nan),
                 clustered=clusters[label] is not None,
                 control=summaries[key].test,
+                behind=_is_behind(key, estimates, controls, column.direction),
             )
     columns = tuple(known.values())
     rows = tuple(
@@ -289,6 +292,15 @@ def build_table(
         conclude(scores, summaries, controls, valid, seed, variants=variants, groups=groups) if gates_hold else []
     )
     return ScoreTable(title, model, reference, columns, rows, comparisons, seed, gates_hold, tuple(sentences))
+
+
+def _is_behind(
+    key: tuple[str, str], estimates: Mapping[tuple[str, str], Estimate], controls: Sequence[str], direction: Direction
+) -> bool:
+    """Whether a control that is made of another method's map has a better score than this method and metric."""
+    method, metric = key
+    made = [estimates[one, metric].value for one in controls if one.partition(":")[2] not in ("", method)]
+    return best_of([estimates[key].value, *made], direction) not in (None, estimates[key].value)
 
 
 def significance_stars(adjusted: float) -> str:
