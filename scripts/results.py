@@ -232,7 +232,8 @@ def _truth_table(
                 row[title] += star
         checked = any(np.isfinite(one["residual"]) for one in known)
         row |= {"ok": f"{ok:.0%}", "stalled": f"{stalled:.0%}"} if checked else {"ok": "–", "stalled": "–"}
-        rows.append(row)
+        if any(np.isfinite(column(method, metric)).any() for metric in shown):
+            rows.append(row)
     return rows
 
 
