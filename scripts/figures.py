@@ -9,7 +9,6 @@ extra ``photo``, scikit-image and scikit-learn. Look at what it writes before yo
 
 import argparse
 import io
-import os
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -23,7 +22,7 @@ from matplotlib.patches import Rectangle
 from PIL import Image
 
 import fringe
-from fringe.bench.experiments import ExperimentSpec, Results, run_experiment
+from fringe.bench.experiments import Results, Store, read_results
 from fringe.bench.scenes import Example, get_scene
 from fringe.evaluation import estimate
 from fringe.geometry import geodesic
@@ -47,12 +46,15 @@ FRAME = "#c2185b"
 #: Right and up on a sphere that is seen a little from the side.
 VIEW = np.array([[-0.6, 0.8, 0.0], [-0.322, -0.242, 0.915]])
 SCORES, BLIND = {"road": "ROAD", "signed_insertion": "Signed insertion"}, ("zero", "random", "uniform", "edge")
-#: Where the name of a point stands, in points from it, and names of runs that are not those of a method.
-PLACES = {"fast": (-6, -12), "guided": (-6, 3), "smoothgrad": (6, -12), "diffusion": (-6, -12)}
+#: Where the name of a point stands, in points from it, and titles of methods.
+PLACES = {
+    **{"fringe:fast": (6, -14), "smoothgrad": (-6, -12), "ig": (-6, 5), "diffusion": (-6, -14)},
+    "blur_ig": (6, 8),
+}
 NAMES = {
-    **{"fringe": "FRInGe", "fringe:fast": "FRInGe, fast", "fast": "FRInGe, fast", "ig": "IG"},
-    **{"smoothgrad": "SmoothGrad", "blur_ig": "Blur IG", "guided": "Guided IG", "guided_ig:quick": "Guided IG"},
-    **{"gradcam": "Grad-CAM", "diffusion": "diffusion"},
+    **{"fringe": "FRInGe", "fringe:fast": "FRInGe, fast", "ig": "IG", "smoothgrad": "SmoothGrad", "blur_ig": "Blur IG"},
+    **{"guided_ig": "Guided IG", "guided_ig:quick": "Guided IG", "gradcam": "Grad-CAM", "diffusion": "diffusion"},
+    "rise": "RISE",
 }
 
 
@@ -208,14 +210,8 @@ def frame(axes: Axes, truth: torch.Tensor, name: str) -> None:
 
 
 def price(shared: Path) -> None:
-    """Draw passes for an image against two scores that pass the test of scores on this network."""
-    preprocessing = "resize=32,mean=0.485/0.456/0.406,std=0.229/0.224/0.225"
-    model, data = {"resnet20": "zoo.py:cifar_resnet20"}, (str((shared / "images" / "cifar10").resolve()),)
-    given = {"data": data, "trust_code": True, "preprocessing": preprocessing, "metrics": tuple(SCORES), "n": 48}
-    shown = "fringe,fast=fringe:fast,ig,smoothgrad,blur_ig,guided=guided_ig:quick,gradcam"
-    spec = ExperimentSpec(model=model, methods=shown, **given)
-    os.environ["FRINGE_SHARED"] = str(shared)  # the specification names the model's file by zoo.py
-    results = run_experiment(spec, OUT / "price")
+    """Draw passes for an image against two scores of the run that makes the table of methods on ResNet-20."""
+    results = read_results(Store(OUT.parent / "results" / "methods_cifar_resnet20", create=False))
     figure = Figure(figsize=(9.4, 4), layout="constrained")
     for axes, metric in zip(figure.subplots(1, 2), SCORES, strict=True):
         draw_price(axes, results, metric)
@@ -231,8 +227,8 @@ def draw_price(axes: Axes, results: Results, metric: str) -> None:
         passes = float((rows["forward"] + rows["jvp"] + rows["vjp"]).mean())
         if method in BLIND:
             blind[method] = found.mean
-        elif ":" not in method:
-            colour = GREY if method == "diffusion" else RED if method in ("fringe", "fast") else BLUE
+        elif method in NAMES:
+            colour = GREY if method == "diffusion" else RED if method in ("fringe", "fringe:fast") else BLUE
             axes.errorbar(passes, found.mean, [[found.mean - found.low], [found.high - found.mean]], color=colour, lw=1)
             axes.plot(passes, found.mean, "o", color=colour, mfc="white" if colour == GREY else colour, ms=6)
             place = PLACES.get(method, (6, 5))
@@ -241,9 +237,9 @@ def draw_price(axes: Axes, results: Results, metric: str) -> None:
     for value in set(blind.values()):
         names = ", ".join(name for name in BLIND if blind[name] == value)
         axes.axhline(value, color=RULE, lw=1, zorder=0)
-        axes.text(950, value, names, ha="right", va="top" if "zero" in names else "bottom", color=GREY)
+        axes.text(1900, value, names, ha="right", va="top" if "zero" in names else "bottom", color=GREY)
     axes.set_xscale("log")
-    axes.set(xlim=(1, 1000), xticks=(ticks := [1, 3, 10, 30, 100, 300, 1000]), xticklabels=ticks)
+    axes.set(xlim=(1, 2000), xticks=(ticks := [1, 3, 10, 30, 100, 300, 1000]), xticklabels=ticks)
     axes.minorticks_off()
     axes.set_title(f"{SCORES[metric]}, higher is better", fontsize=10, loc="left")
     axes.spines[["top", "right"]].set_visible(False)
