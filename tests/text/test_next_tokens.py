@@ -6,6 +6,7 @@ from captum.attr import LayerIntegratedGradients
 from language_toys import language_model, language_tokenizer
 
 import fringe
+from fringe.attribution import CaptumMethod
 from fringe.errors import InputError, ModelError
 from fringe.page import write_page
 from fringe.text import REST, NextToken, _visible, merge_words, sentences
@@ -193,6 +194,41 @@ def test_a_linear_model_in_closed_form(tokenizer):
     assert float(values[:4].sum()) == pytest.approx(float(drop), rel=1e-4)
     with pytest.raises(InputError, match="a number for each word"):
         fringe.explain(reader, PROMPT, feature_mask=lambda words: [0])
+
+
+def test_shapley_values_of_words_of_an_additive_and_of_an_and_score(tokenizer):
+    """Additive: each word has its own change. AND of two words: a half for each of the two, 0 for all others."""
+    net = Sums(len(tokenizer)).eval()
+    reader = NextToken(net, tokenizer, candidates=4)
+    x = net.table.weight[tokenizer(PROMPT).input_ids].detach()
+    comma = net.table.weight[tokenizer(",").input_ids[0]].detach()
+    change = (x - comma) @ net.head.weight[int(net.head(x.sum(0)).argmax())].detach()
+    options = {"method": "captum:kernel_shap", "score": "logit", "probe": False}
+    alone = fringe.explain(reader, PROMPT, **options)
+    _, values = merge_words(alone.context.features[0], alone.values[0])
+    _, expected = merge_words(alone.context.features[0], change)
+    torch.testing.assert_close(values, expected.to(values), rtol=1e-4, atol=1e-3)
+    longer = fringe.explain(reader, [PROMPT, f"{PROMPT} a cat saw"], **options)  # padding is no player
+    torch.testing.assert_close(longer.values[0, : len(x)], alone.values[0], rtol=1e-4, atol=1e-4)
+    assert longer.values[0, len(x) :].abs().max() == 0
+    parts = fringe.explain(reader, PROMPT, **options, feature_mask=lambda words: [0, 0, 0, 1, 1])
+    _, values = merge_words(parts.context.features[0], parts.values[0])
+    torch.testing.assert_close(values, torch.stack([expected[:3].sum(), expected[3:].sum()]), rtol=1e-4, atol=1e-3)
+
+    class Both(torch.nn.Module):
+        """Twice the product of the second and the last of three words."""
+
+        def token_length(self):
+            return 1.0
+
+        def forward(self, x):
+            return torch.stack([2 * x[:, 1].mean(1) * x[:, 2].mean(1), torch.zeros(len(x))], 1)
+
+    samples = 4000
+    method = CaptumMethod("kernel_shap", samples=samples)
+    found = fringe.attribute(Both().eval(), torch.ones(1, 3, 5), method=method, baseline=0.0, target=0)
+    spread = samples**-0.5  # of the number of draws of a coalition over their number
+    torch.testing.assert_close(found.values.sum(2), torch.tensor([[0.0, 1.0, 1.0]]), rtol=0, atol=8 * spread)
 
 
 def test_chats_have_the_models_template_and_special_tokens_are_fixed(model, tokenizer):

@@ -22,17 +22,11 @@ import torch
 from torch import Tensor, nn
 
 from fringe._network.arguments import Part, is_joint, split
-from fringe.attribution._base import (
-    Attribution,
-    Attributor,
-    Baseline,
-    ProgressCounter,
-    require_package,
-)
+from fringe.attribution._base import Attribution, Attributor, Baseline, ProgressCounter, require_package
 from fringe.attribution._diagnostics import gradient_attribution, sum_attribution
 from fringe.errors import InputError, install_hint, is_installed
 from fringe.linalg import batch_view, grid_cells
-from fringe.paths import Occlusion, Problem
+from fringe.paths import Occlusion, Problem, movable_words
 from fringe.settings import Doc, PositiveInt, Setting
 
 #: ``explain(part)``: maps (B, *S) of a part of the images that fits one pass.
@@ -177,8 +171,8 @@ class CaptumMethod(PluginMethod):
     ``occlusion``: a window slides over the image, or each of several tensors, and words of texts are removed in turn;
     ``window`` and ``stride`` may hold a tuple for each tensor. ``gradient_shap``: expected gradients over reference
     images. ``deep_lift``: the rescale rule. ``guided_backprop``: gradients that pass only positive parts through ReLU;
-    it fails sanity checks, so it is a control. ``kernel_shap``: Shapley values of superpixels, by SLIC if scikit-image
-    is installed, else on a grid; the record says which. ``input_x_gradient``: the gradient times the input.
+    it fails sanity checks, so it is a control. ``kernel_shap``: Shapley values of words or of superpixels, by SLIC if
+    scikit-image is installed, else on a grid; the record says which. ``input_x_gradient``: gradient times input.
 
     DeepLift and guided backpropagation change modules only: a nonlinearity that is called as a function, such as
     ``torch.relu``, keeps its ordinary gradient. Maps of DeepLift promise the change of the score from the baseline, and
@@ -360,13 +354,16 @@ class CaptumMethod(PluginMethod):
 
         def explain(one: Problem) -> Tensor:
             parts = self._superpixels(one.inputs[0]) if one.feature_mask is None else one.feature_mask[0]
+            share = torch.ones_like(one.inputs)  # of an entry in the value of its part
+            if one.token_length is not None:
+                one, parts, share = movable_words(one, self.baseline)
             parts = parts.unique(return_inverse=True)[1]
             if parts.any():
-                return self._perturb(captum.KernelShap, one, feature_mask=parts[None], n_samples=self.samples)
+                return share * self._perturb(captum.KernelShap, one, feature_mask=parts[None], n_samples=self.samples)
             # a single one has the whole change: there are no others to weigh it against
             score, baseline = score_function(one), one.resolve_baseline(self.baseline)
             change = score(one.inputs, one.every_row) - score(baseline, one.every_row)
-            return batch_view(change, one.inputs).expand_as(one.inputs).clone()
+            return share * batch_view(change, one.inputs).expand_as(one.inputs).clone()
 
         return self._one_by_one(explain)
 

@@ -38,7 +38,7 @@ from fringe.paths._lines import (
     Vertices,
     authors_spacing,
 )
-from fringe.paths._occlusion import Occlusion, filling, part_numbers
+from fringe.paths._occlusion import Occlusion, filling, movable_words, part_numbers
 from fringe.paths._problem import Problem, Progress, token_length_of
 from fringe.paths._sequential import (
     AdversarialPath,

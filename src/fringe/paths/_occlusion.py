@@ -1,6 +1,6 @@
 """Occlusion: what the score loses without each part of an input, and how well a map agrees with it."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -79,6 +79,32 @@ def filling(problem: Problem, numbers: Tensor) -> Tensor:
     return torch.cat([mean(part).expand_as(part).flatten(1) for part in split(x, parts)], 1)
 
 
+def removable(problem: Problem, baseline: str) -> tuple[Tensor, Tensor]:
+    """Return the caller's parts, or the words of texts, and what takes their place.
+
+    Args:
+        problem: The inputs.
+        baseline: Its name, unless the caller gave one. Zeros are no word: if it is ``zero``, that of texts is the mean
+            of their words.
+
+    Returns:
+        The numbers of :func:`part_numbers`, and the baseline; both broadcast to the inputs (B, *S).
+    """
+    is_text = problem.token_length is not None
+    numbers = part_numbers(problem, problem.inputs.shape[1] if is_text else None)
+    is_mean = is_text and baseline == "zero"
+    return numbers, filling(problem, numbers) if is_mean else problem.resolve_baseline(baseline)
+
+
+def movable_words(one: Problem, baseline: str) -> tuple[Problem, Tensor, Tensor]:
+    """Return a text whose baseline is that of :func:`removable` where words may move, the part (L, D) of each entry,
+    and its share (1, L, D) in the value of its part: 0 at special tokens and padding, which are no part."""
+    numbers, filled = (given.expand_as(one.inputs) for given in removable(one, baseline))
+    moves, (_, index, sizes) = numbers >= 0, numbers.unique(return_inverse=True, return_counts=True)
+    held = replace(one, baseline=torch.where(moves, filled, one.inputs))
+    return held, numbers[0].clamp_min(0), moves.to(one.inputs) / sizes[index]
+
+
 @dataclass(frozen=True)
 class Occlusion:
     """What is lost without each of n parts of B inputs.
@@ -130,17 +156,12 @@ class Occlusion:
 
         Args:
             problem: The inputs, with one class of each.
-            baseline: What takes their place, unless the caller gave it. Zeros are no word: if it is ``zero``, that of
-                texts is the mean of their words.
+            baseline: As of :func:`removable`.
 
         Returns:
             The maps.
         """
-        is_text = problem.token_length is not None
-        numbers = part_numbers(problem, problem.inputs.shape[1] if is_text else None)
-        is_mean = is_text and baseline == "zero"
-        filled = filling(problem, numbers) if is_mean else problem.resolve_baseline(baseline)
-        return cls.of(problem, numbers, filled).map(problem)
+        return cls.of(problem, *removable(problem, baseline)).map(problem)
 
     def map(self, problem: Problem) -> Tensor:
         """Return maps (B, *S) of one class in which each entry has the drop of its part, or of texts a share of it: the
