@@ -69,6 +69,8 @@ COMMANDS = {
 }
 #: Scripts of experiments/ that write tables themselves, with the names of these.
 SCRIPTS = {"reference": ("reference",), "occlusion": ("occlusion", "coordinates")}
+#: Tables of the stored runs of other ones.
+DERIVED = {"verdicts": ("truth", "focus")}
 
 #: All of them, each with about how many minutes it takes on one quiet processor.
 MINUTES = {

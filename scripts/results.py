@@ -29,11 +29,11 @@ import torch
 import fringe
 from fringe.bench.experiments import ExperimentSpec, Results, Store, manifests, read_results, run_experiment
 from fringe.bench.report import build_table, chance_of
-from fringe.evaluation import Difference, paired
+from fringe.evaluation import Difference, estimate, paired
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from result_tables import COMMANDS, MINUTES, SCRIPTS, TABLES
+from result_tables import COMMANDS, DERIVED, MINUTES, SCRIPTS, TABLES
 from result_tables import Table as Table
 
 ROOT = Path(__file__).parents[1]
@@ -246,6 +246,36 @@ def _number(value: float, digits: int) -> str:
     return "–" if np.isnan(value) else f"{value:.{digits}f}"
 
 
+def verdict_rows(runs: Sequence[Results], method: str = "fringe") -> list[Row]:
+    """How many maps of a method in scenes show the right pixels, by verdict: the rank accuracy is at least half of the
+    way from chance to 1, or the mass inside a tenth of that way above chance and above that of every blind map."""
+    found: dict[str, list[tuple[bool, str, str]]] = {}
+    for results in runs:
+        for (label, _), models in _groups(results).items():
+            for model in models:
+                known = {name: results.scores(model, method, name) for name in ("mass_inside", "rank_accuracy")}
+                least = {name: chance_of(results, [model], name) for name in known}
+                blind = [results.scores(model, one, "mass_inside") for one in ("random", "uniform", "edge")]
+                mass, rank = known["mass_inside"], known["rank_accuracy"]
+                right = rank >= (1 + least["rank_accuracy"]) / 2
+                above = mass > np.nanmax(np.stack(blind), 0)
+                right |= above & (mass >= least["mass_inside"] + 0.1 * (1 - least["mass_inside"]))
+                groups = zip(
+                    results.map_frame(model, method)["verdict"], right, results.clusters(model) or (), strict=True
+                )
+                for verdict, one, cluster in groups:
+                    found.setdefault(verdict, []).append((bool(one), f"{label} {cluster}", model))
+    scenes = sum(len(_groups(results)) for results in runs)
+    rows = list[Row]()
+    for verdict in sorted(found, key=lambda name: -len(found[name])):
+        maps, clusters, models = zip(*found[verdict], strict=True)
+        share = estimate(np.array(maps, float), clusters=clusters, networks=models)
+        many = f"{share.mean:.0%} [{share.low:.0%}, {share.high:.0%}]" if len(maps) >= 30 else f"{sum(maps)}"
+        title = f"FRInGe() in {scenes} scenes, n = {sum(map(len, found.values()))}"
+        rows.append({"table": title, "verdict": f"`{verdict}`", "maps": f"{len(maps)}", "right maps, of these": many})
+    return rows
+
+
 # -- tables of commands -----------------------------------------------------------------------------------------------
 
 
@@ -282,10 +312,15 @@ def write_tables(out: Path, only: list[str], *, computed: bool = True) -> None:
             conclusions = _conclusions(complete(out, folders(name))) if name in TABLES else ()
             stamp(name, conclusions, computed=computed)
         print(f"{name}: {'written' if rows else 'left as it is, because its run is not complete'}")
+    for name, runs in DERIVED.items():
+        if set(runs) & set(only) and len(known := complete(out, runs)) == len(runs):
+            write(name, verdict_rows(known))
+            stamp(name, like=runs[0])
 
 
-def stamp(name: str, conclusions: Sequence[str] = (), *, computed: bool = True) -> None:
-    """Note what follows from the scores of a table, and the commit and the versions that ``computed`` it."""
+def stamp(name: str, conclusions: Sequence[str] = (), *, computed: bool = True, like: str | None = None) -> None:
+    """Note what follows from the scores of a table, and the commit and the versions that ``computed`` it, or those of
+    the table whose run it reads (``like``)."""
 
     def git(*words: str) -> str:
         return subprocess.run(["git", *words], cwd=ROOT, capture_output=True, text=True, check=True).stdout.strip()
@@ -294,8 +329,8 @@ def stamp(name: str, conclusions: Sequence[str] = (), *, computed: bool = True) 
     commit = git("rev-parse", "--short=12", "HEAD") + (", with changes" if changed else "")
     versions = {"fringe": fringe.__version__, "torch": torch.__version__.partition("+")[0], "commit": commit}
     known = json.loads(MADE.read_text(encoding="utf-8")) if MADE.is_file() else {}
-    kept = {key: value for key, value in known.get(name, {}).items() if key in versions}
-    made = versions if computed else {**versions, **kept}
+    kept = {key: value for key, value in known.get(like or name, {}).items() if key in versions}
+    made = versions if computed and like is None else {**versions, **kept}
     known[name] = {**made, **({"conclusions": list(conclusions)} if conclusions else {})}
     MADE.write_text(json.dumps(dict(sorted(known.items())), indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
 
