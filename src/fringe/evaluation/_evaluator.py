@@ -126,8 +126,8 @@ def _of_words(number: Callable[[Tensor], Tensor]) -> Control:
 #: Maps of texts that do not look at the model: later words, words that stand more often in the text, long embeddings.
 TEXT_CONTROLS: Mapping[str, Control] = {
     "position": _of_words(lambda x: torch.arange(1, x.shape[1] + 1).to(x).expand(x.shape[:2])),
-    "frequency": _of_words(lambda x: torch.all(torch.eq(x[:, :, None], x[:, None]), dim=3).sum(2).to(x)),
-    "length": _of_words(lambda x: x.norm(dim=2)),
+    "frequency": _of_words(lambda x: (x[:, :, None] == x[:, None]).all(3).sum(2).to(x)),
+    "length": _of_words(lambda x: x.square().sum(2).sqrt()),
 }
 
 Named = tuple[str, str | Attributor]
