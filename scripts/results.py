@@ -336,11 +336,9 @@ def stamp(name: str, conclusions: Sequence[str] = (), *, computed: bool = True, 
 
 
 def _conclusions(runs: Sequence[Results]) -> list[str]:
-    """What the scores of the last run, which judges, show by rule; scenes have several tables, and none. Diagnostics of
-    paths are no scores of maps."""
+    """What the scores of the last run, which judges, show by rule; scenes have several tables, and none."""
     results = runs[-1]
-    verdicts = {metric: "not judged" if metric in DIAGNOSTICS else "passes" for metric in results.metrics}
-    return [] if results.manifest.scenes else list(build_table(results, results.models[0], None, verdicts).conclusions)
+    return [] if results.manifest.scenes else list(build_table(results, results.models[0]).conclusions)
 
 
 def complete(out: Path, names: Sequence[str]) -> list[Results]:

@@ -52,6 +52,8 @@ UNFIT = {"not judged": "Metrics not judged on this model", "does not pass": "Met
 _GROUPS = (LOCALISATION, CALIBRATION, FAITHFULNESS, OTHER_FAITHFULNESS, FOCUS, FOLLOWING, OTHERS)
 _PAPER = ("mas_insertion", "mas_deletion", "insertion", "deletion", "sparseness", "infidelity", "max_sensitivity")
 _BLURS = ("box", "gaussian", "folded")
+#: Metrics of paths, which are no scores of maps: conclusions leave them out.
+_OF_PATHS = ("completeness_residual", "endpoint_kl", "tracking_error_mean", "tracking_error_max")
 #: The status of a score as text.
 STATUS = pl.col("status").cast(pl.String)
 _NO_MAP = ("failed", "unreadable")
@@ -285,7 +287,8 @@ def build_table(
     comparisons = sum(difference.n > 0 for difference in paired)
     gates_hold = not results.manifest.failed_gates(model)
     title = f"Methods on {model}" + ("" if gates_hold else ", whose gate failed: these scores are not to be read")
-    valid = {label: words[label] for label, column in known.items() if column.valid}
+    read = (label for label, column in known.items() if column.valid and column.settings["metric"] not in _OF_PATHS)
+    valid = {label: words[label] for label in read}
     variants = variants_of({label: known[label].settings for label in valid})
     groups = {label: {"clusters": clusters[label]} for label in valid}
     sentences = (
