@@ -93,7 +93,9 @@ def test_upload_run_slide_switch_the_class_and_download(visit, server, tmp_path)
 def test_a_fast_map_comes_first_and_the_one_that_was_asked_for_takes_its_place(visit, server):
     visited = open_app(visit, server)
     pick_sample(visited)
-    hook = server.service.models["digits"].module.register_forward_pre_hook(lambda *_: time.sleep(0.02))
+    hook = server.service.models["digits"].module.register_forward_pre_hook(
+        lambda *_: time.sleep(0.1)
+    )  # the first map is seen
     press(visited, "Explain")
     said = visited.page.get_by_text("By FRInGe, fast. FRInGe comes next.")
     said.wait_for()
@@ -232,7 +234,9 @@ def slow_model(server, monkeypatch):
             explain(method, problem)
 
     monkeypatch.setattr(GGIG, "attribute", forever)
-    hook = server.service.models["digits"].module.register_forward_pre_hook(lambda *_: time.sleep(0.02))
+    hook = server.service.models["digits"].module.register_forward_pre_hook(
+        lambda *_: time.sleep(0.1)
+    )  # the first map is seen
     yield
     hook.remove()
     server.service.jobs.stop_all()
