@@ -47,6 +47,7 @@ SHORT = {
     r"--model vgg19 ": "--model vgg19=efficientnet_lite0 ",
     r"embedded:digits:0:\d+": "embedded:digits:0:2",
     r"explain photos/": "explain photos/0_thing_000.jpg",
+    r"--scene copying,lookup ": "--scene copying ",
     r"--n \d+": "--n 2",
     r"--trials \d+": "--trials 1",
     r"until=arrival": "steps=2",
