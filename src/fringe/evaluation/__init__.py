@@ -41,6 +41,7 @@ from fringe.evaluation._statistics import (
     estimate,
     estimate_all,
     holm,
+    is_of_another,
     is_rival,
     paired,
     paired_all,

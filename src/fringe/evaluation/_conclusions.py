@@ -13,6 +13,7 @@ from fringe.evaluation._statistics import (
     Labels,
     Summary,
     holm,
+    is_of_another,
     least_images,
     paired_all,
 )
@@ -118,8 +119,9 @@ def _contests(
         if not means:
             continue
         best[label] = max(means, key=means.__getitem__)
-        others = {method for method in controls if method.partition(":")[2] not in ("", best[label])}
-        made = [method for method, value in every.items() if method in others and math.isfinite(value)]
+        made = [
+            name for name in controls if is_of_another(name, best[label]) and math.isfinite(every.get(name, math.nan))
+        ]
         first = max(made, key=lambda method: every[method], default=None)
         modified[label] = first if first is not None and every[first] >= means[best[label]] else None
         others = [method for method in means if method != best[label]]

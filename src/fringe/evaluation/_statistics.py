@@ -425,6 +425,11 @@ BELOW = 0.05
 SAME = 1e-6
 
 
+def is_of_another(control: str, method: str) -> bool:
+    """Whether a control is made of the map of another method than this one."""
+    return control.partition(":")[2] not in ("", method)
+
+
 def is_rival(method: str, control: str, scores: NDArray[np.float64], other: NDArray[np.float64]) -> bool:
     """Whether the scores (n,) of a control are to be beaten by those of a method.
 

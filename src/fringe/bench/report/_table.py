@@ -27,6 +27,7 @@ from fringe.evaluation import (
     Estimate,
     conclude,
     holm,
+    is_of_another,
     paired_all,
     summary,
     too_few,
@@ -302,7 +303,7 @@ def _is_behind(
 ) -> bool:
     """Whether a control that is made of another method's map has a better score than this method and metric."""
     method, metric = key
-    made = [estimates[one, metric].value for one in controls if one.partition(":")[2] not in ("", method)]
+    made = [estimates[one, metric].value for one in controls if is_of_another(one, method)]
     return best_of([estimates[key].value, *made], direction) not in (None, estimates[key].value)
 
 
