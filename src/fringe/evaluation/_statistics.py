@@ -213,8 +213,8 @@ class Estimate:
 
     @property
     def half(self) -> float:
-        """What stands behind the ±: half the width of a mean's interval, or a median's half-IQR; NaN for neither."""
-        return self.half_iqr if self.summary == "median" else (self.high - self.low) / 2
+        """Half the width of the interval; NaN without one."""
+        return (self.high - self.low) / 2
 
 
 def estimate(

@@ -90,8 +90,8 @@ def test_a_score_is_marked_if_it_could_be_shown_to_be_better_than_every_control_
         run_experiment(spec, tmp_path / f"{n}")
         write_report(tmp_path / f"{n}")
         table = rows(tmp_path / f"{n}", "Two networks (valid)")
-        assert table["ig"][0] == "1.000 ± 0.000"
-        assert table["blind"][0] == f"0.047 ± 0.000{mark}"
+        assert table["ig"][0] == "1.000 [1.000, 1.000]"
+        assert table["blind"][0] == f"0.047 [0.047, 0.047]{mark}"
         assert "‡" not in "".join(table["uniform (control)"])
         assert (8 * 2 / 2 ** (n // 2) < 0.05) == bool(mark)
 
@@ -120,7 +120,7 @@ def test_a_small_spread_is_printed_with_the_decimals_that_show_it(odd):
     results, table = odd
     light, heavy = (results.scores(f"valid-{i}", "smeared", "mass_inside").mean() for i in range(2))
     shown = table["smeared"][0].removesuffix("<sup>‡</sup>")
-    assert shown == f"{(light + heavy) / 2:.4f} ± {(light - heavy) / 2:.4f}"
+    assert shown == f"{(light + heavy) / 2:.4f} [{heavy:.4f}, {light:.4f}]"
     assert [table["chance"][0], table["chance"][2]] == ["0.0469", "0.047"]
 
 
@@ -141,7 +141,7 @@ def test_the_spread_resamples_networks(odd):
     assert (light == light[0]).all()
     assert (heavy == heavy[0]).all()
     cell = table["flat"][0].removesuffix("<sup>‡</sup>")
-    assert cell == f"{(light[0] + heavy[0]) / 2:.4f} ± {(light[0] - heavy[0]) / 2:.4f}"
+    assert cell == f"{(light[0] + heavy[0]) / 2:.4f} [{heavy[0]:.4f}, {light[0]:.4f}]"
 
 
 def test_networks_whose_gate_failed_are_named_and_in_no_mean(run):
@@ -188,8 +188,8 @@ def test_the_mean_is_over_all_networks_and_their_clusters(run):
     ):
         scores, others = (results.scores(model, "edge", metric) for model in ("valid-0", "valid-1"))
         assert (scores == others).all()
-        half = abs(scores[:2].mean() - scores[2:].mean()) / 2
-        assert cell == f"{scores.mean():.3f} ± {half:.3f}"
+        low, high = sorted((scores[:2].mean(), scores[2:].mean()))
+        assert cell == f"{scores.mean():.3f} [{low:.3f}, {high:.3f}]"
 
 
 def test_every_gate_of_every_network_stands_in_the_first_table(run):

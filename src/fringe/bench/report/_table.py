@@ -126,7 +126,7 @@ class ScoreCell:
         return Cell(
             self.estimate.value,
             decimals,
-            half=self.estimate.half,
+            ends=(self.estimate.low, self.estimate.high),
             style="" if not is_shown else "best" if self.best else "near" if self.near_tie else "",
             mark=self.mark,
             note=f"n={self.n}" if self.n == self.required else f"n={self.n} of {self.required}",
@@ -317,9 +317,7 @@ def near_ties(estimates: Mapping[str, Estimate], direction: Direction) -> tuple[
     direction is better, or there is no score. Raises InputError for means among medians.
 
     A description, not a test: intervals of two methods may overlap where their paired difference is significant (see
-    :func:`paired`). The interval of a mean is the bootstrap's; of a median it is median +- half-IQR, as in the paper's
-    table of max sensitivity (appendices Additional Quantitative Results and Robustness under small input
-    perturbations). The first of equals is the best; an estimate without an interval ties with none.
+    :func:`paired`). The first of equals is the best; an estimate without an interval ties with none.
     """
     kinds = sorted({item.summary for item in estimates.values()})
     require(len(kinds) < 2, "estimates", " and ".join(kinds), "one summary for all")
@@ -328,14 +326,8 @@ def near_ties(estimates: Mapping[str, Estimate], direction: Direction) -> tuple[
         return None, set()
     choose = max if direction == "higher" else min
     best = choose(known, key=lambda label: known[label].value)
-    spans = {
-        label: (one.median - one.half_iqr, one.median + one.half_iqr)
-        if one.summary == "median"
-        else (one.low, one.high)
-        for label, one in known.items()
-    }
-    low, high = spans.pop(best)
-    return best, {label for label, span in spans.items() if span[0] <= high and span[1] >= low}
+    first = known.pop(best)
+    return best, {label for label, one in known.items() if one.low <= first.high and one.high >= first.low}
 
 
 def reference_of(results: Results, model: str, reference: str | None = None) -> str:
@@ -375,19 +367,12 @@ def sort_metrics(metrics: Mapping[str, Mapping[str, Any]]) -> list[str]:
 
 def legend(table: ScoreTable) -> list[str]:
     """Return how to read the numbers and marks of a table."""
-    means = [column.title for column in table.columns if column.summary == "mean"]
     medians = [column.title for column in table.columns if column.summary == "median"]
     clustered = any(cell.clustered for row in table.rows for cell in row.cells)
     unit = "clusters of images that share pixels" if clustered else "images"
-    interval = f"mean ± half the width of the {LEVEL:.0%} bootstrap interval over {unit}"
-    interval = f"{interval} ({RESAMPLES} resamples, seed {table.seed})"
-    spread = "median ± half-IQR, (Q3 − Q1) / 2"
-    if means and medians:
-        last = f"{', '.join(medians[:-1])} and {medians[-1]}" if len(medians) > 1 else medians[0]
-        lines = [f"Values: {interval}; for {last}: {spread}."]
-    else:
-        lines = [f"Values: {interval if means else spread}."]
-    lines.append("n: images with a score. ↑: higher is better, ↓: lower is better.")
+    kind = f"mean (median for {', '.join(medians)})" if medians else "mean"
+    interval = f"{LEVEL:.0%} bootstrap interval over {unit}, {RESAMPLES} resamples, seed {table.seed}"
+    lines = [f"Values: {kind} [{interval}].", "n: images with a score. ↑: higher is better, ↓: lower is better."]
     shown = ", if it is shown to be better than every control" * bool(table.control_tests)
     lines.append(
         f"Bold and underlined: the best method of a metric{shown}. Bold: its interval overlaps that of the best, which "
@@ -439,7 +424,7 @@ def cost_of_maps(results: Results, models: Iterable[str], method: str) -> pl.Dat
 
 
 _READING = (
-    "Mean ± half the width of the 95% bootstrap interval. Examples that share pixels are resampled together, and "
+    "Mean [95% bootstrap interval]. Examples that share pixels are resampled together, and "
     "where a scene has several networks these are resampled, too: scores.csv has each of them. n is the number of maps "
     "with a score, the fewest and the most of a column. Chance is the score of a map that says nothing. "
     f"{NOT_BETTER_MEANS}, for these networks. The greatest p of the sign-flip "
@@ -514,7 +499,7 @@ def _table(results: Results, title: str, models: Sequence[str]) -> Table:
         estimates = {metric: cells[method, metric] for metric in shown}
         counts = sorted({one.n for one in estimates.values() if one.n}) or [0]
         values = [
-            Cell(one.value, decimals[metric], half=one.half, mark=marks.get((method, metric), ""))
+            Cell(one.value, decimals[metric], ends=(one.low, one.high), mark=marks.get((method, metric), ""))
             for metric, one in estimates.items()
         ]
         n = counts[0] if len(counts) == 1 else f"{counts[0]}–{counts[-1]}"

@@ -194,7 +194,6 @@ def _summary(table: ScoreTable, row: ScoreRow, column: Column, cell: ScoreCell) 
         "unit": column.unit,
         "summary": column.summary,
         "value": estimate.value,
-        "spread": estimate.half,
         **{name: getattr(estimate, name) for name in ("mean", "low", "high", "median", "half_iqr")},
         "n": cell.n,
         "required": cell.required,
