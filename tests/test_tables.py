@@ -79,17 +79,17 @@ def test_html_holds_every_cell_and_obeys_no_name():
     cells = re.findall(r"<(t[hd])([^>]*)>(.*?)</\1>", text)
     assert [inner for _, _, inner in cells[:7]] == [
         *("", "<span>Count</span>", "<span>Calibration &amp; focus</span>"),
-        *("method", "n", "MAS insertion ↑", "Infidelity (score^2) ↓"),
+        *("method", "n", "MAS insertion&nbsp;↑", "Infidelity (score^2)&nbsp;↓"),
     ]
     bodies = [inner for _, _, inner in cells[7:]]
     assert bodies[:4] == [
         "fringe <small>reference</small>",
         "64",
-        "<strong><u>0.597 <span>[0.582, 0.612]</span></u></strong> <small>n=64</small>",
+        "<strong><u>0.597</u></strong> <span>[0.582, 0.612]</span> <small>n=64</small>",
         "0.25",
     ]
     assert html.unescape(bodies[4]) == EVIL
-    assert '<strong>0.590 <span>[0.570, 0.610]</span></strong><sup title="&lt;hint&gt;">*‡</sup>' in bodies[6]
+    assert '<strong>0.590</strong><sup title="&lt;hint&gt;">*‡</sup> <span>[0.570, 0.610]</span>' in bodies[6]
     assert text.count("<tbody>") == 2
     assert text.count('scope="row"') == 3
     assert text.count("number") == 3 + 9  # three columns stand on the right, with their headers

@@ -45,16 +45,13 @@ from fringe.evaluation import (
     RESAMPLES,
     Comparison,
     MethodResult,
+    TidyScores,
     Validity,
-    conclusions_of,
     degraded_passes,
     degraded_scores,
     grid_row,
     judge_metrics,
     metric_labels,
-    score_table,
-    summarise,
-    tidy,
     validity_table,
 )
 from fringe.explanations import CompareSpec, Failure, ImageRun, Prepared
@@ -88,8 +85,8 @@ class ImageComparison(ImageRun[CompareSpec]):
         self._count, refused = len(self.refs), {failure.source for failure in self.missing}
         self._data = tuple(text for text in inputs if text not in refused)
         self._default_references = self.refs if len(self.refs) > 1 else ()
-        self._scores, self._costs, self._images = list[dict[str, Any]](), list[dict[str, Any]](), list[dict[str, Any]]()
-        self._refused, self._clusters = list[dict[str, Any]](), None
+        self._scores, self._images = TidyScores((), {}), list[dict[str, Any]]()
+        self._costs, self._refused = list[dict[str, Any]](), list[dict[str, Any]]()
         self._pictures: dict[str, bytes] = {}
 
     @property
@@ -105,7 +102,7 @@ class ImageComparison(ImageRun[CompareSpec]):
 
     def describe(self) -> Sequence[str | Table]:
         """Return a table of methods by metrics, for people; nothing if no image was compared."""
-        return describe_comparison(self.document, self.plan.metrics) if self.done else ()
+        return self._described() if self.done else ()
 
     def _check(self) -> None:
         """Refuse what would fail for every image, before the folder becomes a run."""
@@ -217,7 +214,7 @@ class ImageComparison(ImageRun[CompareSpec]):
     def _add_scores(self, stored: "_Stored", at: Sequence[int], settings: Mapping[str, Any]) -> None:
         self.done, self.left = len(at), bool(stored.left)
         compared = stored.comparison(self.plan, at)
-        self._scores, self._clusters = tidy(compared), compared.clusters
+        self._scores = compared.tidy_scores
         self._costs = [_cost(row, settings.get(row.label)) for row in compared.rows if at]
         self._refused += [
             {"method": row.label, "metric": metric, "reason": reason.removeprefix(f"metric {metric}: "), "images": n}
@@ -281,9 +278,29 @@ class ImageComparison(ImageRun[CompareSpec]):
             path=any(one["label"] == "diffusion" for one in document["methods"]),
         )
 
+    def _described(self) -> list[str | Table]:
+        """A table of methods by metrics: means or medians with their intervals, controls below a rule; then what is
+        known of the metrics."""
+        entries = dict[str, list[Mapping[str, Any]]]()
+        for entry in self.document["table"]:
+            entries.setdefault(entry["method"], []).append(entry)
+        costs = {one["label"]: _costs(one, entries[one["label"]]) for one in self._costs}
+        table = self._scores.printed(costs, ("n", "flagged", "passes", "seconds"))
+        table = replace(table, notes=[*self._scores.conclusions, *table.notes])
+        flags = Counter(flag for row in self._scores.rows for flag in row["flags"])
+        medians = sorted(label.replace("_", " ") for label, m in self.plan.metrics.items() if m.aggregate == "median")
+        summary = f"mean (median for {', '.join(medians)})" if medians else "mean"
+        many = any(entry["n"] > 1 for of in entries.values() for entry in of)
+        one, plural, drawn = ("box", "boxes", "photographs") if self.found else ("image", "images", "images")
+        shown = f"{summary} [95% bootstrap interval over {drawn}]" if many else f"the score of the {one}"
+        legend = f"{shown}; n: {plural} with a score; passes and seconds: of one {one}'s map"
+        counts = f"\nflagged scores: {', '.join(f'{name} {count}' for name, count in flags.items())}" if flags else ""
+        known = [] if self.validity is None else [validity_table(plain(self.validity.record())["metrics"])]
+        return [table, f"{legend}{counts}", *known]
+
     def _judge(self, degraded: Sequence[Mapping[str, Any]]) -> None:
         """Write what is known of the metrics, with a figure of how alike they are."""
-        self.validity = judge_metrics(self._scores, degraded, self.plan.metrics, self.spec.seed)
+        self.validity = judge_metrics(self._scores.rows, degraded, self.plan.metrics, self.spec.seed)
         document = {"model": self.loaded.label, "images": self.done, **plain(self.validity.record())}
         self.folder.attempt(VALIDITY, to_json(document))
         if self.validity.agreement is not None:
@@ -291,7 +308,7 @@ class ImageComparison(ImageRun[CompareSpec]):
 
     def _write_summary(self, *, complete: bool) -> None:
         metrics, words = self.plan.metrics, ("title", "direction", "unit", "space")
-        self.folder.attempt(SCORES, scores_csv(self._scores))
+        self.folder.attempt(SCORES, scores_csv(self._scores.rows))
         counts = {"inputs": self.done + len(self.failures), "compared": self.done, "failed": len(self.failures)}
         self.write_document(
             {
@@ -312,8 +329,8 @@ class ImageComparison(ImageRun[CompareSpec]):
                     "level": LEVEL,
                     "resamples": RESAMPLES,
                 },
-                "table": plain(summarise(self._scores, metrics, self.spec.seed, self._clusters)),
-                "conclusions": conclusions_of(self._scores, metrics, self.spec.seed, self._clusters),
+                "table": plain(self._scores.entries()),
+                "conclusions": self._scores.conclusions,
                 **({} if self.validity is None else {"validity": plain(self.validity.record())}),
                 "images": [*self._images, *(failure.entry() for failure in self.failures)],
             }
@@ -425,29 +442,6 @@ def scores_csv(rows: Sequence[Mapping[str, Any]]) -> str:
     """One line per method, metric and image; a missing score is empty, flags have semicolons between them."""
     lines = [{**row, "control": str(row["control"]).lower(), "flags": ";".join(row["flags"])} for row in rows]
     return to_csv(lines, COLUMNS)
-
-
-def describe_comparison(document: Mapping[str, Any], metrics: Mapping[str, Metric]) -> list[str | Table]:
-    """A table of methods by metrics: means or medians with their intervals, controls below a rule; then what is
-    known of the metrics."""
-    entries: dict[str, list[Mapping[str, Any]]] = {}
-    for entry in document["table"]:
-        entries.setdefault(entry["method"], []).append(entry)
-    costs = {method["label"]: _costs(method, entries[method["label"]]) for method in document["methods"]}
-    table = score_table(document["table"], metrics, costs, ("n", "flagged", "passes", "seconds"))
-    table = replace(table, notes=[*document["conclusions"], *table.notes])
-    flags = Counter[str]()
-    for entry in document["table"]:
-        flags.update(entry["flags"])
-    medians = sorted({e["metric"].replace("_", " ") for e in document["table"] if e["summary"] == "median"})
-    summary = f"mean (median for {', '.join(medians)})" if medians else "mean"
-    many = any(entry["n"] > 1 for entry in document["table"])
-    one, drawn = ("box", "photographs") if any("clusters" in e for e in document["table"]) else ("image", "images")
-    shown = f"{summary} [95% bootstrap interval over {drawn}]" if many else f"the score of the {one}"
-    legend = f"{shown}; n: {'boxes' if one == 'box' else 'images'} with a score; passes and seconds: of one"
-    counts = f"\nflagged scores: {', '.join(f'{name} {count}' for name, count in flags.items())}" if flags else ""
-    parts = [table, f"{legend} {one}'s map{counts}"]
-    return parts + ([validity_table(document["validity"]["metrics"])] if "validity" in document else [])
 
 
 def _costs(method: Mapping[str, Any], entries: Sequence[Mapping[str, Any]]) -> Row:

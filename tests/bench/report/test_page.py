@@ -163,7 +163,7 @@ def test_markdown_says_the_same(run):
     prose, code = text.split("\n    ", 1)  # the commands, which stand as they are
     assert "<script" not in prose
     assert all(line.startswith("fringe ") for line in code.strip().split("\n    "))
-    assert text.count("<sub>n=") == sum(len(row.cells) for table in tables for row in table.rows)
+    assert text.count("<sub>n=") == sum(len(table.rows) * len(table.columns) for table in tables)
     for picture in report.images:
         assert f"](figures/{picture.name}.png)" in text
     headlines = [line.lstrip("# ") for line in text.splitlines() if re.match(r"#{1,3} ", line)]

@@ -4,9 +4,9 @@ import math
 
 import pytest
 
-from fringe.bench.report._table import near_ties
 from fringe.errors import InputError
 from fringe.evaluation import Estimate
+from fringe.evaluation._summary import near_ties
 
 
 def mean(value, low, high):
