@@ -52,7 +52,7 @@ def test_the_text_is_the_table_of_the_summaries(result):
     assert lines[1].split() == ["method", "sparseness", "↑", "insertion", "↑", "passes"]
     (entry,) = (r for r in result.tidy_scores.entries() if (r["method"], r["metric"]) == ("ig", "insertion"))
     shown = with_interval(entry["mean"], entry["low"], entry["high"], 3)
-    assert re.split(r" {2,}", lines[3])[1:4:2] == ["ig", shown]
+    assert re.split(r" {2,}", lines[3])[1:4:2] == ["ig (Integrated Gradients)", shown]
     assert len(lines) == 5 + len(result.rows)  # with two rules and a note
     assert lines[-1].strip().startswith("not tested: 2 images cannot show")
     assert len(result) == 2

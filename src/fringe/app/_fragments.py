@@ -6,7 +6,7 @@ from typing import Any
 
 from fringe._strings.html import fragment, policy_hash
 from fringe._strings.tables import Table
-from fringe.evaluation import Comparison, MethodResult, TidyScores, tidy
+from fringe.evaluation import Comparison, MethodResult
 from fringe.plots import overlay, png_of
 
 #: Added to the page in the frame: a policy of its own, and a script that reports its height to the app.
@@ -55,7 +55,7 @@ def _picture(row: MethodResult, image: Any) -> bytes:
 
 def _table(comparison: Comparison, titles: Mapping[str, str]) -> Table:
     """Table with a row per method, then per control map, and a column per score."""
-    scores = TidyScores(tidy(comparison), comparison.metrics, by_value=True)  # one image has no test
+    scores = replace(comparison.tidy_scores, by_value=True)  # one image has no test
     table = scores.printed({row.label: () for row in comparison.rows}, (), titles)
     titles_of = {label: f"{m.title}{', with zeros' * (':' in label)}" for label, m in comparison.metrics.items()}
     columns = ("map", *(f"{titles_of[label]} ({m.direction} is better)" for label, m in comparison.metrics.items()))

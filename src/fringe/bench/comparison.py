@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fringe._strings.formats import counted, first_paragraph, plain, to_csv, to_json
+from fringe._strings.formats import counted, first_paragraph, plain, to_json
 from fringe._strings.html import html_page
 from fringe._strings.progress import Progress, Report
 from fringe._strings.tables import Cell, Row, Table
@@ -60,7 +60,6 @@ from fringe.metrics import EvaluationContext, Metric, Scores
 
 FIGURE, SCORES, INDEX = "compare.png", "scores.csv", "index.html"
 VALIDITY, AGREEMENT = "validity.json", "agreement.png"
-COLUMNS = ("method", "control", "metric", "image", "score", "flags")
 #: Images, and numbers of input, of one task.
 BATCH_IMAGES, BATCH_NUMBERS = 64, 10_000_000
 
@@ -281,16 +280,20 @@ class ImageComparison(ImageRun[CompareSpec]):
     def _described(self) -> list[str | Table]:
         """A table of methods by metrics: means or medians with their intervals, controls below a rule; then what is
         known of the metrics."""
-        entries = dict[str, list[Mapping[str, Any]]]()
-        for entry in self.document["table"]:
-            entries.setdefault(entry["method"], []).append(entry)
-        costs = {one["label"]: _costs(one, entries[one["label"]]) for one in self._costs}
+        flags, flagged = Counter[str](), Counter[str]()
+        for row in self._scores.rows:
+            flags.update(row["flags"])
+            flagged[row["method"]] += bool(row["flags"])
+        costs = dict[str, Row]()
+        for one in self._costs:
+            label, images, passes = one["label"], max(one["images"], 1), sum(one["passes"].values())
+            cost = (Cell(round(passes / images), 0), Cell(one["seconds"] / images, 2)) if passes else ("", "")
+            costs[label] = (self._scores.table.count(label), flagged[label] or "", *cost)
         table = self._scores.printed(costs, ("n", "flagged", "passes", "seconds"))
         table = replace(table, notes=[*self._scores.conclusions, *table.notes])
-        flags = Counter(flag for row in self._scores.rows for flag in row["flags"])
         medians = sorted(label.replace("_", " ") for label, m in self.plan.metrics.items() if m.aggregate == "median")
         summary = f"mean (median for {', '.join(medians)})" if medians else "mean"
-        many = any(entry["n"] > 1 for of in entries.values() for entry in of)
+        many = any(score.estimate.n > 1 for score in self._scores.table.cells.values())
         one, plural, drawn = ("box", "boxes", "photographs") if self.found else ("image", "images", "images")
         shown = f"{summary} [95% bootstrap interval over {drawn}]" if many else f"the score of the {one}"
         legend = f"{shown}; n: {plural} with a score; passes and seconds: of one {one}'s map"
@@ -308,7 +311,7 @@ class ImageComparison(ImageRun[CompareSpec]):
 
     def _write_summary(self, *, complete: bool) -> None:
         metrics, words = self.plan.metrics, ("title", "direction", "unit", "space")
-        self.folder.attempt(SCORES, scores_csv(self._scores.rows))
+        self.folder.attempt(SCORES, self._scores.csv())
         counts = {"inputs": self.done + len(self.failures), "compared": self.done, "failed": len(self.failures)}
         self.write_document(
             {
@@ -436,19 +439,3 @@ class _Stored:
         known = [maps[digest].values for digest in digests if digest in maps]
         values = [maps[one].values if one in maps else torch.full_like(known[0], torch.nan) for one in digests if known]
         return torch.stack(values) if values else None
-
-
-def scores_csv(rows: Sequence[Mapping[str, Any]]) -> str:
-    """One line per method, metric and image; a missing score is empty, flags have semicolons between them."""
-    lines = [{**row, "control": str(row["control"]).lower(), "flags": ";".join(row["flags"])} for row in rows]
-    return to_csv(lines, COLUMNS)
-
-
-def _costs(method: Mapping[str, Any], entries: Sequence[Mapping[str, Any]]) -> Row:
-    """How many images have a score, how many scores are flagged, and the passes and seconds of one map."""
-    counts = sorted({entry["n"] for entry in entries if entry["n"]}) or [0]
-    flagged, passes = sum(entry["flagged"] for entry in entries), sum(method["passes"].values())
-    images = max(method["images"], 1)
-    cost = (Cell(round(passes / images), 0), Cell(method["seconds"] / images, 2)) if passes else ("", "")
-    n = counts[0] if len(counts) == 1 else f"{counts[0]}–{counts[-1]}"
-    return (n, flagged or "", *cost)

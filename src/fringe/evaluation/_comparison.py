@@ -15,7 +15,7 @@ from torch import Tensor
 from fringe._network.arguments import explained_inputs
 from fringe._numbers.rng import KeyedGenerator
 from fringe._strings.class_names import ClassNames
-from fringe._strings.formats import counted
+from fringe._strings.formats import counted, to_csv
 from fringe._strings.names import hint_unknown, method_title, unique
 from fringe._strings.progress import shown
 from fringe._strings.tables import Cell, FrameLibrary, Table, make_frame
@@ -302,6 +302,11 @@ class TidyScores:
             }
             for (method, metric), group in self.groups.items()
         ]
+
+    def csv(self) -> str:
+        """One line per method, metric and image; a missing score is empty, flags have semicolons between them."""
+        lines = [{**row, "control": str(row["control"]).lower(), "flags": ";".join(row["flags"])} for row in self.rows]
+        return to_csv(lines, ("method", "control", "metric", "image", "score", "flags"))
 
     def printed(
         self, costs: Mapping[str, Sequence[Any]], names: Sequence[str], titles: Mapping[str, str] | None = None

@@ -136,6 +136,11 @@ class ScoreTable:
         """The comparisons of methods with the controls."""
         return [one.test for one in self.cells.values() if one.test is not None]
 
+    def count(self, method: str) -> int | str:
+        """The number of scores of a method, the fewest and the most of a metric where these differ: ``60–64``."""
+        counts = sorted({one.estimate.n for (of, _), one in self.cells.items() if of == method and one.estimate.n})
+        return f"{counts[0]}–{counts[-1]}" if len(counts) > 1 else counts[0] if counts else 0
+
     @property
     def comparisons(self) -> int:
         """How many differences to the reference the adjustment of p counts."""

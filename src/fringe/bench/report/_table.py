@@ -30,6 +30,8 @@ from fringe.evaluation import (
 )
 from fringe.metrics import ARROW, METRICS, Aggregate, Direction
 
+#: The title of the chapter of scenes, and of its section of conditions.
+TRUTH, GATES = "Tests with a known answer", "Gates"
 #: The method that others are compared with, where a run has it.
 DEFAULT_REFERENCE = "fringe"
 #: Marks cells with images that were not computed.
@@ -317,7 +319,7 @@ def truth_chapter(results: Results) -> Section | None:
     gates = Table(("scene", "network", "gate"), rows, "Conditions under which the answer is known")
     lines = [f"{model}: gate failed ({'; '.join(texts)})" for model, texts in failed.items() if texts]
     unread = tuple(f"{line}. Its scores are not to be read, and no mean holds them." for line in lines)
-    sections = [Section("Gates", table=gates, text=unread)]
+    sections = [Section(GATES, table=gates, text=unread)]
     for label, scene in manifest.scenes.items():
         groups: dict[str, list[str]] = {}
         for model, network in scene["networks"].items():
@@ -332,7 +334,7 @@ def truth_chapter(results: Results) -> Section | None:
                 continue
             sections.append(Section(title, (answer,), _table(results, title, valid)))
     sections[1:1] = [Section("How to read the tables", (_READING,))]
-    return Section("Tests with a known answer", sections=tuple(sections))
+    return Section(TRUTH, sections=tuple(sections))
 
 
 def _table(results: Results, title: str, models: Sequence[str]) -> Table:
@@ -353,7 +355,7 @@ def _table(results: Results, title: str, models: Sequence[str]) -> Table:
         groups[metric] = {"clusters": clusters, "networks": networks}
     seed, controls = int(manifest.plan["seed"]), [method for method in methods if results.is_control(method)]
     words = {metric: (manifest.metrics[metric]["direction"], manifest.metrics[metric]["summary"]) for metric in metrics}
-    cells = ScoreTable(scores, controls, words, seed, groups).cells
+    cells = (table := ScoreTable(scores, controls, words, seed, groups)).cells
     shown = [metric for metric in metrics if any(cells[method, metric].estimate.n for method in methods)]
     head = ["method"]
     for metric in shown:  # the title, the preset that the label names, and the direction
@@ -362,11 +364,9 @@ def _table(results: Results, title: str, models: Sequence[str]) -> Table:
     chances = (Cell(chance_of(results, models, m), cells[methods[0], m].decimals) for m in shown)
     rows: list[Row] = [("chance", *chances, "", "")]
     for method in methods:
-        counts = sorted({n for metric in shown if (n := cells[method, metric].estimate.n)}) or [0]
-        n = counts[0] if len(counts) == 1 else f"{counts[0]}–{counts[-1]}"
         passes = Cell(float(cost_of_maps(results, models, method)["passes"][0]), 0)
         name = method_cell(method, "control" * results.is_control(method))
-        rows.append((name, *(cells[method, metric].cell() for metric in shown), n, passes))
+        rows.append((name, *(cells[method, metric].cell() for metric in shown), table.count(method), passes))
     return Table([*head, "n", "passes"], rows, title)
 
 

@@ -18,7 +18,7 @@ from fringe._strings.tables import Table
 from fringe.bench.experiments import Results, Store, read_results
 from fringe.bench.report._build import MetricVerdicts, build_report, read_verdicts
 from fringe.bench.report._render import Section, html_page, latex_document, markdown_report
-from fringe.bench.report._table import Column, ModelTable, build_table, reference_of
+from fringe.bench.report._table import GATES, TRUTH, Column, ModelTable, build_table, reference_of
 from fringe.errors import InputError
 from fringe.settings import Options
 
@@ -117,7 +117,8 @@ def write_report(
     more = [] if chapter is None else [chapter(results)]
     report = build_report(store, results, tables, spec.grid, verdicts, commands, more)
     printed = tuple(table.shown for table in tables)
-    pooled = [part.table for part in report.chapters[1].sections[1:] if part.table] if results.manifest.scenes else []
+    truth = [part for chapter in report.chapters if chapter.title == TRUTH for part in chapter.sections]
+    pooled = [part.table for part in truth if part.table and part.title != GATES]
     files = {
         "report.html": html_page(report),
         "report.md": markdown_report(report),
