@@ -1,4 +1,5 @@
-"""Which method finds the words that decide the next token, in scenes of language models: the table of docs/kinds.md.
+"""Which method finds the words that decide the next token, in scenes of language models: the table of
+docs/kinds/texts.md.
 
     python experiments/prompts.py
 
