@@ -1,5 +1,5 @@
 """What occlusion says of maps whose answer is known, and how FRInGe's coordinates do: tables of docs/trust.md and
-docs/kinds.md, as CSV.
+docs/kinds/series.md, as CSV.
 
     python experiments/occlusion.py docs/results/tables
 

@@ -1,7 +1,7 @@
 """Make the figures of docs/figures.md from runs of the library.
 
     python scripts/figures.py algorithm methods failures     # six photographs: minutes
-    python scripts/figures.py price --shared ../shared       # ResNet-20 and photographs of CIFAR-10: minutes
+    python scripts/figures.py price                          # the stored run of a table of docs/results: seconds
 
 Maps and scores are stored in out/figures; what is there is drawn, and not computed again. Needs the packages of the
 extra ``photo``, scikit-image and scikit-learn. Look at what it writes before you commit it.
@@ -92,7 +92,7 @@ def over(result: fringe.Attribution, row: int = 0) -> Any:
     return blend(result.context.picture(result.context.inputs[row]), result.values[row].numpy())
 
 
-def algorithm(_: Path) -> None:
+def algorithm() -> None:
     """Draw a path of predictions on the sphere, and beside it the path of the photograph."""
     model, names = load_model("efficientnet_lite0"), ("espresso", "cup", "chocolate sauce")
     classes = [model.class_names.index(name) for name in names]
@@ -156,7 +156,7 @@ def draw_sphere(axes: Axes, names: tuple[str, ...]) -> None:
     axes.set(aspect="equal", frame_on=False, xticks=[], yticks=[])
 
 
-def methods(_: Path) -> None:
+def methods() -> None:
     """Draw the maps of five methods on six photographs."""
     shown = ("fringe", "ig", "smoothgrad", "guided_ig:quick", "gradcam")
     results = [explained(OUT / f"methods-{method}", "efficientnet_lite0", FILES, method=method) for method in shown]
@@ -169,7 +169,7 @@ def methods(_: Path) -> None:
     store(figure, "methods")
 
 
-def failures(_: Path) -> None:
+def failures() -> None:
     """Draw where a method is wrong, and how one knows."""
     model, figure = load_model("efficientnet_lite0"), Figure(figsize=(8.4, 9.6))
     figure.set_layout_engine("constrained", h_pad=0.09)
@@ -209,7 +209,7 @@ def frame(axes: Axes, truth: torch.Tensor, name: str) -> None:
     axes.annotate(name, place, (4 if inside else 5, -4), textcoords="offset points", va="top", **style)
 
 
-def price(shared: Path) -> None:
+def price() -> None:
     """Draw passes for an image against two scores of the run that makes the table of methods on ResNet-20."""
     results = read_results(Store(OUT.parent / "results" / "methods_cifar_resnet20", create=False))
     figure = Figure(figsize=(9.4, 4), layout="constrained")
@@ -249,10 +249,8 @@ def main() -> None:
     """Make the figures that are asked for."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("names", nargs="+", choices=("algorithm", "methods", "failures", "price"))
-    parser.add_argument("--shared", type=Path, default=Path("../shared"), help="folder with models/ and images/")
-    arguments = parser.parse_args()
-    for name in arguments.names:
-        {"algorithm": algorithm, "methods": methods, "failures": failures, "price": price}[name](arguments.shared)
+    for name in parser.parse_args().names:
+        {"algorithm": algorithm, "methods": methods, "failures": failures, "price": price}[name]()
 
 
 if __name__ == "__main__":

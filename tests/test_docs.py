@@ -20,9 +20,20 @@ from fringe.models import has_efficientnet
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
 PAGES = sorted(DOCS.glob("*.md"))
+KINDS = sorted((DOCS / "kinds").glob("*.md"))
 SKILL = ROOT / ".agents" / "skills" / "fringe" / "SKILL.md"
-SNIPPETS = [page for page in (ROOT / "README.md", SKILL, *PAGES) if "\n```python\n" in page.read_text(encoding="utf-8")]
-MARKDOWN = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", ROOT / "SECURITY.md", SKILL, *PAGES]
+SNIPPETS = [
+    page for page in (ROOT / "README.md", SKILL, *PAGES, *KINDS) if "\n```python\n" in page.read_text(encoding="utf-8")
+]
+MARKDOWN = [
+    ROOT / "README.md",
+    ROOT / "CONTRIBUTING.md",
+    ROOT / "CHANGELOG.md",
+    ROOT / "SECURITY.md",
+    SKILL,
+    *PAGES,
+    *KINDS,
+]
 MARKDOWN += sorted((*(DOCS / "how-to").glob("*.md"), *(DOCS / "results").glob("*.md")))
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
 #: The first pages of the gallery.

@@ -6,8 +6,10 @@ import os
 import re
 import signal
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
+import polars as pl
 import pytest
 from small_plans import digits_plan
 from typer.main import get_command
@@ -98,6 +100,42 @@ def test_a_table_says_what_made_it_and_what_follows(results, monkeypatch, tmp_pa
         assert again == {**made, "commit": commit}
 
 
+def test_a_map_is_right_by_ranks_or_above_every_blind_map(results):
+    """Chance .25 of the mass and .2 of the ranks: the bounds are .325 and .6, and what a blind map reaches."""
+    rank = [0.60, 0.59, 0.10, 0.10, 0.10, np.nan]
+    mass = [0.10, 0.10, 0.33, 0.32, 0.33, 0.90]
+    blind = {"random": [0.1] * 6, "uniform": [0.25] * 6, "edge": [0.1, 0.1, 0.1, 0.1, 0.33, 0.1]}
+    known = {("fringe", "mass_inside"): mass, ("fringe", "rank_accuracy"): rank}
+    known |= {(name, "mass_inside"): column for name, column in blind.items()}
+    chance = {"mass_inside": 0.25, "rank_accuracy": 0.2}
+    gates = {"good": [{"holds": True}], "bad": [{"holds": True}, {"holds": False}]}
+    networks = {name: {"gates": one, "given": None} for name, one in gates.items()}
+
+    def details(model, method, asked):
+        return {metric: {0: [chance[metric]], 1: [np.nan]} for metric in asked}
+
+    def scores(model, method, metric):
+        assert model == "good"  # a network whose gate fails does not count
+        return np.array(known[method, metric])
+
+    run = SimpleNamespace(
+        manifest=SimpleNamespace(scenes={"scene": {"networks": networks}}),
+        methods=lambda model: ["fringe", "random", "uniform", "edge"],
+        scores=lambda model, method, metric: scores(model, method, metric) if metric in chance else None,
+        details=details,
+        map_frame=lambda *_: pl.DataFrame({"verdict": ["ok", "ok", "stalled", "stalled", "ok", "ok"]}),
+        clusters=lambda model: ["a", "b", "c", "d", "e", "f"],
+    )
+    known |= {(name, "rank_accuracy"): [0.2] * 6 for name in blind}
+    found = [(row["verdict"], row["maps"], row["right maps, of these"]) for row in results.verdict_rows([run])]
+    assert found == [("`ok`", "4", "2"), ("`stalled`", "2", "1")]
+    (ok,) = [row for row in results.verdict_rows([run] * 10) if row["verdict"] == "`ok`"]
+    share, rest = ok["right maps, of these"].split(maxsplit=1)
+    low, high = (float(one.strip("[]%")) for one in rest.split(", "))
+    assert (share, ok["maps"]) == ("50%", "40")
+    assert 0 <= low < 50 < high <= 100
+
+
 def test_settings_are_judged_on_images_that_did_not_choose(results, monkeypatch, tmp_path):
     files = [tmp_path / "images" / "cifar10" / f"{i}.png" for i in range(5)]
     files[0].parent.mkdir(parents=True)
@@ -136,5 +174,5 @@ def test_a_difference_in_a_sentence_is_that_of_a_table(results):
     for page in (*(ROOT / "docs").rglob("*.md"), ROOT / "README.md"):
         said, rounding = differences(page)
         near = (abs(said[:, None] - rows) <= rounding[:, None]).all(-1).any(-1)
-        if page.stem not in ("steadiness", "scenes", "kinds"):  # whose tables the commands of the page print
+        if page.stem not in ("steadiness", "scenes", "texts"):  # whose tables the commands of the page print
             assert said[~near].tolist() == [], page

@@ -16,6 +16,7 @@ from torch.autograd import forward_ad
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.checkpoint import checkpoint
 
+from fringe._network.isolation import restored
 from fringe._network.outputs import refuse_independent_labels
 from fringe._strings.formats import printable
 from fringe.errors import InputError, ModelError, first_line, require, require_choice
@@ -121,13 +122,11 @@ class TextClassifier(nn.Module):
         """Layers of transformers that compute their activations again for the backward pass instead of keeping them."""
         kind = "GradientCheckpointingLayer"
         layers = [m for m in self.model.modules() if any(base.__name__ == kind for base in type(m).__mro__)]
-        for layer in layers if torch.is_grad_enabled() else []:
-            layer.forward = functools.partial(checkpoint, layer.forward, use_reentrant=False)
-        try:
+        with contextlib.ExitStack() as stack:
+            for layer in layers if torch.is_grad_enabled() else []:
+                stack.enter_context(restored(layer))
+                layer.forward = functools.partial(checkpoint, layer.forward, use_reentrant=False)
             yield
-        finally:
-            for layer in layers:
-                vars(layer).pop("forward", None)
 
     @torch.no_grad()
     def encode(self, texts: Sequence[str]) -> EncodedTexts:

@@ -9,6 +9,7 @@ from torch.nn import functional
 import fringe
 from fringe import InputError, IntegratedGradients, Libra
 from fringe._network.balanced_gradients import balance_gradients
+from fringe.models import import_transformers
 from toys import normal
 
 X, TARGET = normal(3, 2, 4, 6, seed=3), torch.tensor([2, 0, 1])
@@ -82,6 +83,48 @@ def test_its_gradients_are_those_of_constant_gates(kind):
     assert all(advice.endswith("; its gradients are balanced") for advice in found.advice)
     again = fringe.attribute(model, X, method=ig, target=TARGET, baseline=0.0)  # the change is that of the call
     torch.testing.assert_close(again.values, before.values, rtol=0, atol=0)
+
+
+class Gated(nn.Module):
+    """Tokens as in Llama: root-mean-square normalisation, written out or PyTorch's own, and a gated linear unit."""
+
+    def __init__(self, activation, own):
+        super().__init__()
+        self.norm = nn.RMSNorm(6) if own else lambda z: z * (z.square().mean(-1, keepdim=True) + 1e-6).rsqrt()
+        self.gate, self.up, self.down = nn.Linear(6, 8), nn.Linear(6, 8, bias=False), nn.Linear(8, 6)
+        self.activation, self.head = activation, nn.Linear(6, 3, bias=False)
+
+    def forward(self, x):
+        z = self.norm(x)
+        return self.head(self.norm(x + self.down(self.activation(self.gate(z)) * self.up(z))).sum(1))
+
+
+@pytest.mark.parametrize("own", [True, False])
+@pytest.mark.parametrize("kind", GATES)
+def test_gated_units_and_root_mean_squares_are_complete(kind, own):
+    model = filled(Gated(GATES[kind], own)).eval().requires_grad_(True)
+    x = normal(1, 4, 6, seed=1).requires_grad_(True)
+    score = model(x)[0, 2]
+    assert balance_gradients(score) == 3 + (kind != "relu")  # two normalisations, the product, and the activation
+    inputs = [x, model.gate.bias, model.down.bias]
+    gradients = torch.autograd.grad(score, inputs)
+    total = sum((g * value).sum() for g, value in zip(gradients, inputs, strict=True))
+    torch.testing.assert_close(total, score, rtol=1e-9, atol=1e-12)
+
+
+def test_a_llama_is_complete():
+    pytest.importorskip("transformers")
+    transformers = import_transformers()
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 8, "intermediate_size": 12, "num_hidden_layers": 2, "num_attention_heads": 2}
+    config = transformers.LlamaConfig(vocab_size=11, initializer_range=0.5, attn_implementation="eager", **sizes)
+    model = transformers.LlamaForCausalLM(config).double().eval()
+    x = normal(1, 5, 8, seed=2).requires_grad_(True)
+    score = model(inputs_embeds=x).logits[0, -1, 3]
+    assert balance_gradients(score) == 2 * 5 + 1  # of a layer: two normalisations, attention, activation, product
+    (gradient,) = torch.autograd.grad(score, x)
+    # but for the constant in the normalisations, and the softmax, that transformers computes in single precision
+    torch.testing.assert_close((gradient * x).sum(), score, rtol=1e-5, atol=1e-6)
 
 
 class Softmax(torch.autograd.Function):

@@ -88,6 +88,16 @@ def test_the_images_that_are_asked_for_would_tell_the_two_apart():
     assert asked == pytest.approx(expected, rel=0.12)  # the half interval is of 1000 resamples, and two digits are said
 
 
+def test_of_several_that_are_level_each_needs_more_images():
+    """Of two metrics, the smaller p must be below .025, also where the other difference is 0."""
+    scores = {("fringe", "a"): SCORES[0] + 0.12, ("ig", "a"): SCORES[0] * 0.0}
+    scores |= {("fringe", "b"): SCORES[1] * 1e-3, ("ig", "b"): SCORES[1] * 1e-3 + SCORES[2]}
+    *_, alone = sentences({pair: column for pair, column in scores.items() if pair[1] == "a"})
+    *_, both = sentences(scores, metrics=("a", "b"))
+    asked = [int(one.partition("take about ")[2].partition(" images")[0].replace(",", "")) for one in (alone, both)]
+    assert asked[1] / asked[0] == pytest.approx(((2.24 + 0.84) / (1.96 + 0.84)) ** 2, rel=0.05)
+
+
 def test_a_conclusion_that_turns_with_the_reference_is_said():
     scores = {**table(fringe=1.0, ig=0.5)}
     scores |= {("fringe", "z"): scores["ig", "a"], ("ig", "z"): scores["fringe", "a"]}

@@ -15,9 +15,10 @@ def balance_gradients(output: Tensor) -> int:
     """Change the backward pass of a graph so that input and biases, times their gradients, sum to the output.
 
     Of a product of features with a gate that depends on features, the gradient takes the gate as a constant. The gates
-    are the attention (softmax), the deviation in a layer normalisation, and those of GELU and SiLU. A network of these,
-    linear layers and rectifiers is then linear in its input and biases together, so that ``x . g + sum b . g_b`` is its
-    output. The values stay; there are no second derivatives.
+    are the attention (softmax), the deviation in a normalisation (of a layer, or of root mean squares), and those of
+    GELU and SiLU. A product of an activation with other features, as in gated linear units, passes half of its gradient
+    to each. A network of these, linear layers and rectifiers then has ``x . g + sum b . g_b`` as its output. The values
+    stay; there are no second derivatives.
 
     Args:
         output: The end of the graph. Its nodes keep the change.
@@ -31,8 +32,9 @@ def balance_gradients(output: Tensor) -> int:
         node: Any = nodes.pop()
         read = _RULES.get(node.name())
         rule = None if read is None else read(node)
-        if rule is not None:
-            node.register_hook(_with_first(rule))
+        hook = _halved if _is_gated_product(node) else None if rule is None else _with_first(rule)
+        if hook is not None:
+            node.register_hook(hook)
             count += 1
         following = [before for before, _ in node.next_functions if before not in seen]
         seen.update(following)
@@ -47,6 +49,16 @@ def _with_first(rule: Rule) -> Callable[[Any, Any], Any]:
         return inputs if inputs[0] is None or outputs[0] is None else (rule(outputs[0]), *inputs[1:])
 
     return hook
+
+
+def _is_gated_product(node: Any) -> bool:
+    """Whether a node multiplies an activation by other features."""
+    factors = [before.name() for before, _ in node.next_functions if before is not None]
+    return node.name() == "MulBackward0" and len(factors) == 2 and not _ACTIVATIONS.isdisjoint(factors)
+
+
+def _halved(inputs: tuple[Any, ...], _: tuple[Any, ...]) -> tuple[Any, ...]:
+    return tuple(None if gradient is None else gradient / 2 for gradient in inputs)
 
 
 # A rule reads what its node saved, without the graph: a hook that held the graph would keep it for ever.
@@ -79,8 +91,14 @@ def _silu(node: Any) -> Rule:
     return lambda gradient: gradient * gate
 
 
+def _deviation(_: Any) -> Rule:
+    return torch.zeros_like
+
+
+_ACTIVATIONS = {"GeluBackward0", "ReluBackward0", "SiluBackward0"}
 #: By the names of PyTorch's own nodes; those of a model's author have no number.
 _RULES: dict[str, Callable[[Any], Rule | None]] = {
     **dict.fromkeys(("SoftmaxBackward0", "SafeSoftmaxBackward0"), _attention),
     **{"NativeLayerNormBackward0": _normalisation, "GeluBackward0": _gelu, "SiluBackward0": _silu},
+    "RsqrtBackward0": _deviation,
 }

@@ -57,6 +57,25 @@ def detached(x: Tensor) -> Tensor:
         return x.clone() if x.is_inference() else x.detach()
 
 
+def leaf(x: Tensor) -> Tensor:
+    """Return a copy of ``x`` whose gradient can be asked for."""
+    return x.detach().clone().requires_grad_(True)
+
+
+@contextlib.contextmanager
+def restored(target: Any) -> Generator[None]:
+    """Give a class or a module of Python its attributes back at the end."""
+    before = dict(vars(target))
+    try:
+        yield
+    finally:
+        for name, value in list(vars(target).items()):
+            if name not in before:
+                delattr(target, name)
+            elif value is not before[name]:
+                setattr(target, name, before[name])
+
+
 def _set(stack: contextlib.ExitStack, owner: Any, name: str, value: object) -> None:
     """Set an attribute until the stack is closed."""
     stack.callback(setattr, owner, name, getattr(owner, name))

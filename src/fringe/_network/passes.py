@@ -503,6 +503,17 @@ class Network:
         return detached(x)
 
 
+def network_of(network: Network, label: str) -> nn.Module:
+    """Return the module whose layers a method reads; raise InputError for a plain callable."""
+    if network.module is None:
+        message = f"got a {type(network.model).__name__}, and {label} reads the layers of a torch.nn.Module"
+        raise InputError(message, argument="model", hint="pass the module itself")
+    if any(isinstance(module, torch.jit.ScriptModule) for module in network.module.modules()):
+        message = f"it is traced or scripted, and hooks of {label} do not run in its layers"
+        raise InputError(message, argument="model", hint="pass the module that it was made from")
+    return network.module
+
+
 def _unwrapped(model: Callable[..., Any]) -> Callable[..., Any]:
     """The module behind data-parallel and compiled wrappers, in float32 at least."""
     while True:  # a compiled module is explained as it was written: AOT autograd has no second derivatives

@@ -10,6 +10,8 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.graph import GradientEdge, Node
 
+from fringe._network.isolation import leaf, restored
+from fringe._network.passes import network_of
 from fringe.attribution._base import Attribution, Attributor
 from fringe.attribution._cam import (
     coarse_attribution,
@@ -20,7 +22,6 @@ from fringe.attribution._cam import (
     tensor_of,
     with_tensor,
 )
-from fringe.attribution._plugins import leaf, network_of, restored
 from fringe.errors import InputError
 from fringe.paths import Problem
 from fringe.settings import Setting
@@ -83,7 +84,7 @@ class _AttentionMap(Attributor):
 
     def _blocks(self, problem: Problem) -> list[nn.Module]:
         """Find the layers, in the order in which they run."""
-        network, runs = network_of(problem, self.label), dict[nn.Module, list[tuple[Any, Tensor]]]()
+        network, runs = network_of(problem.model, self.label), dict[nn.Module, list[tuple[Any, Tensor]]]()
 
         def note(module: nn.Module, inputs: Any, output: Any) -> None:
             runs.setdefault(module, []).append((inputs, tensor_of(output)))

@@ -13,10 +13,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from fringe._network.isolation import leaf
+from fringe._network.passes import network_of
 from fringe._numbers.rng import KeyedGenerator
 from fringe.attribution._base import Attribution, Attributor, ProgressCounter
 from fringe.attribution._diagnostics import gradient_attribution
-from fringe.attribution._plugins import leaf, network_of
 from fringe.errors import InputError, did_you_mean, warn_caller
 from fringe.paths import Problem
 from fringe.settings import Doc, Setting
@@ -312,7 +313,7 @@ class _ActivationMap(Attributor):
 
     def fitted(self, problem: Problem) -> Self:
         """Return the method with the layer that is used, which the record then names."""
-        network_of(problem, self.label)
+        network_of(problem.model, self.label)
         layer = find_cam_layer(problem, self.layer)
         if layer is None:
             message = f"it has no layer with activations in space for inputs of shape {tuple(problem.inputs.shape[1:])}"

@@ -381,10 +381,11 @@ class Power(Reweighted):
 class Libra(Incomplete):
     """Take the map of another method with balanced gradients of a transformer: LibraGrad (Mehri et al. 2024).
 
-    Gradients take attention, the deviation in layer normalisations, and the gates of GELU and SiLU as constants. Those
-    of the input and of all biases, times their values, then sum to the score. All attention, normalisations and
-    activations that are functions of PyTorch count, and a network without any keeps its map. The values of the network
-    stay, so that a path is where it was; methods that need more than gradients are refused.
+    Gradients take attention, the deviation in normalisations, and the gates of GELU and SiLU as constants; a product of
+    an activation with other features passes half to each. Those of the input and of all biases, times their values,
+    then sum to the score. All attention, normalisations and activations that are functions of PyTorch count, and a
+    network without any keeps its map. The values of the network stay, so that a path is where it was; methods that need
+    more than gradients are refused.
     """
 
     name = "libra"

@@ -22,6 +22,8 @@ import torch
 from torch import Tensor, nn
 
 from fringe._network.arguments import Part, is_joint, split
+from fringe._network.isolation import leaf, restored
+from fringe._network.passes import network_of
 from fringe.attribution._base import Attribution, Attributor, Baseline, ProgressCounter, require_package
 from fringe.attribution._diagnostics import gradient_attribution, sum_attribution
 from fringe.errors import InputError, install_hint, is_installed
@@ -78,17 +80,6 @@ class PluginMethod(Attributor):
         return gradient_attribution(self, values, problem, {}, why)
 
 
-def network_of(problem: Problem, label: str) -> nn.Module:
-    """Return the network of a problem, whose layers a method reads; raise InputError for a plain callable."""
-    if problem.model.module is None:
-        message = f"got a {type(problem.model.model).__name__}, and {label} reads the layers of a torch.nn.Module"
-        raise InputError(message, argument="model", hint="pass the module itself")
-    if any(isinstance(module, torch.jit.ScriptModule) for module in problem.model.module.modules()):
-        message = f"it is traced or scripted, and hooks of {label} do not run in its layers"
-        raise InputError(message, argument="model", hint="pass the module that it was made from")
-    return problem.model.module
-
-
 class _ScoreModule(nn.Module):
     """The explained score ``(x (L, *S), rows (L,)) -> (L,)`` as a module around the network, for hooks in its layers.
 
@@ -138,11 +129,6 @@ class _ScoreWithGradient(torch.autograd.Function):
     def backward(ctx: Any, *cotangents: Tensor) -> tuple[Tensor, None, None]:
         (gradient,) = ctx.saved_tensors
         return batch_view(cotangents[0], gradient) * gradient, None, None
-
-
-def leaf(x: Tensor) -> Tensor:
-    """Return a copy of ``x`` whose gradient can be asked for."""
-    return x.detach().clone().requires_grad_(True)
 
 
 # -- captum -----------------------------------------------------------------------------------------------------------
@@ -276,7 +262,7 @@ class CaptumMethod(PluginMethod):
             references = problem.reference_images(f"{self.label} averages over images of the data")
             shap = captum.GradientShap
             return self._one_by_one(lambda one: _by_gradients(shap(score_function(one)), one, references, self.samples))
-        network = network_of(problem, self.label)  # the others have hooks in its layers
+        network = network_of(problem.model, self.label)  # the others have hooks in its layers
         if self.algorithm == "guided_backprop":
             return lambda part: _by_gradients(captum.GuidedBackprop(_ScoreModule(part)), part)
 
@@ -486,7 +472,7 @@ class ZennitMethod(_RelevancePropagation):
         require_package(self)
         from fringe.models import import_torchvision
 
-        network = network_of(problem, self.label)
+        network = network_of(problem.model, self.label)
         import_torchvision("zennit")  # zennit imports it
         composites, canonizers, types = (
             importlib.import_module(f"zennit.{name}") for name in ("composites", "torchvision", "types")
@@ -557,7 +543,7 @@ class AttnLRP(_RelevancePropagation):
 
     def _explainer(self, problem: Problem) -> Explain:
         require_package(self)
-        network = network_of(problem, self.label)
+        network = network_of(problem.model, self.label)
         try:
             known: Mapping[Any, Mapping[Any, Any]] = importlib.import_module("lxt.efficient.models").DEFAULT_MAP
         except ImportError as error:
@@ -581,17 +567,3 @@ class AttnLRP(_RelevancePropagation):
                 return part.inputs * _propagated(part, lambda logits, cotangent: cotangent)
 
         return explain
-
-
-@contextlib.contextmanager
-def restored(target: Any) -> Generator[None]:
-    """Give a class or a module of Python its attributes back at the end."""
-    before = dict(vars(target))
-    try:
-        yield
-    finally:
-        for name, value in list(vars(target).items()):
-            if name not in before:
-                delattr(target, name)
-            elif value is not before[name]:
-                setattr(target, name, before[name])
