@@ -287,8 +287,8 @@ class ImageComparison(ImageRun[CompareSpec]):
         costs = dict[str, Row]()
         for one in self._costs:
             label, images, passes = one["label"], max(one["images"], 1), sum(one["passes"].values())
-            cost = (Cell(round(passes / images), 0), Cell(one["seconds"] / images, 2)) if passes else ("", "")
-            costs[label] = (self._scores.table.count(label), flagged[label] or "", *cost)
+            seconds = Cell(one["seconds"] / images if passes else None, 2)
+            costs[label] = (self._scores.table.count(label), flagged[label], Cell(round(passes / images), 0), seconds)
         table = self._scores.printed(costs, ("n", "flagged", "passes", "seconds"))
         table = replace(table, notes=[*self._scores.conclusions, *table.notes])
         medians = sorted(label.replace("_", " ") for label, m in self.plan.metrics.items() if m.aggregate == "median")

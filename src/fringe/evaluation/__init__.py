@@ -7,7 +7,6 @@ from fringe.evaluation._comparison import (
     TidyScores,
     compare,
     grid_row,
-    method_cell,
     metric_labels,
     tidy,
 )
@@ -45,7 +44,7 @@ from fringe.evaluation._statistics import (
     paired_all,
     too_few,
 )
-from fringe.evaluation._summary import Score, ScoreTable
+from fringe.evaluation._summary import Score, ScoreTable, method_cell
 from fringe.evaluation._validity import (
     LEAST,
     SHARES,

@@ -16,7 +16,7 @@ from fringe._network.arguments import explained_inputs
 from fringe._numbers.rng import KeyedGenerator
 from fringe._strings.class_names import ClassNames
 from fringe._strings.formats import counted, to_csv
-from fringe._strings.names import hint_unknown, method_title, unique
+from fringe._strings.names import hint_unknown, unique
 from fringe._strings.progress import shown
 from fringe._strings.tables import Cell, FrameLibrary, Table, make_frame
 from fringe.attribution import Context
@@ -26,7 +26,7 @@ from fringe.detection import Boxes, is_detector
 from fringe.errors import InputError, TargetError
 from fringe.evaluation._conclusions import conclude, variants_of
 from fringe.evaluation._evaluator import Evaluator, MethodResult, Methods, Progress, parse_methods
-from fringe.evaluation._summary import ScoreTable
+from fringe.evaluation._summary import ScoreTable, method_cell
 from fringe.inputs import ModelInputs, Request, image_inputs, image_scale, open_model
 from fringe.metrics import (
     ARROW,
@@ -341,14 +341,6 @@ class TidyScores:
                 notes.append(f"metric {label}: no score ({why})")
         heads = (f"{label.replace('_', ' ')} {ARROW[m.direction]}".strip() for label, m in self.metrics.items())
         return Table(("method", *heads, *names), rows, rules=(methods - 1,) * (0 < methods < len(rows)), notes=notes)
-
-
-def method_cell(label: str, role: str = "", name: str | None = None) -> Cell:
-    """The first cell of a method or control: its ``name``, or its label with its title in pictures if that is another;
-    and its role."""
-    title = method_title(label)
-    is_other = name is None and role != "control" and title.lower() != label.lower()
-    return Cell(name or label, note=", ".join(filter(None, (title * is_other, role))))
 
 
 @hint_unknown

@@ -11,6 +11,7 @@ from typing import Literal
 import numpy as np
 
 from fringe._strings.formats import decimals_for
+from fringe._strings.names import method_title
 from fringe._strings.tables import Cell, best_of
 from fringe.errors import require
 from fringe.evaluation._statistics import (
@@ -220,3 +221,11 @@ def near_ties(estimates: Mapping[str, Estimate], direction: Direction) -> tuple[
         return None, set()
     first = known.pop(label)
     return label, {name for name, one in known.items() if one.low <= first.high and one.high >= first.low}
+
+
+def method_cell(label: str, role: str = "", name: str | None = None) -> Cell:
+    """The first cell of a method or control: its ``name``, or its label with its title in pictures if that is another;
+    and its role."""
+    title = method_title(label)
+    is_other = name is None and role != "control" and title.lower() != label.lower()
+    return Cell(name or label, note=", ".join(filter(None, (title * is_other, role))))
