@@ -35,7 +35,7 @@ linux = pytest.mark.skipif(sys.platform != "linux", reason="needs fork and /proc
 
 def run_synthetic(base):
     work = job(base, manifest(("fine", "too"), 20))
-    run_tasks(work, work.store, work.left(), RunLog(), lambda report: None, SerialExecutor())
+    run_tasks(work, work.store, work.left(), RunLog(), SerialExecutor())
 
 
 @linux

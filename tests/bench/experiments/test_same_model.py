@@ -14,7 +14,7 @@ from synthetic_units import table
 from typer.testing import CliRunner
 
 import fringe
-from fringe.bench.experiments import Callbacks, ProcessExecutor, RunOptions, run_plan
+from fringe.bench.experiments import ProcessExecutor, RunLog, RunOptions, run_plan
 from fringe.bench.experiments._manifest import resolve
 from fringe.bench.experiments._plan import ModelSource, PlanModel
 from fringe.bench.experiments._results import read_results
@@ -127,7 +127,7 @@ def test_a_forward_pass_that_was_mended_before_anything_was_computed(tmp_path, p
         raise FringeError("stopped before the first unit")
 
     with pytest.raises(FringeError, match="stopped before"):
-        run_plan(plan, tmp_path / "run", RunOptions(), Callbacks(began=stop))
+        run_plan(plan, tmp_path / "run", RunOptions(), RunLog(began=stop))
     write(tmp_path, CHANGED)
     assert not run_plan(plan, tmp_path / "run", RunOptions()).partial
     write(tmp_path, FIRST)
@@ -140,7 +140,7 @@ def test_a_forward_pass_that_was_mended_before_anything_was_computed(tmp_path, p
 )
 def test_a_model_that_changes_amid_a_run_stops_it(tmp_path, plan, monkeypatch, workers):
     spawn_quickly(monkeypatch)
-    told = Callbacks(began=lambda resolved, units: write(tmp_path, CHANGED))
+    told = RunLog(began=lambda resolved, units: write(tmp_path, CHANGED))
     with pytest.raises(FringeError, match="model 'net': what it computes changed since the run began"):
         run_plan(plan, tmp_path / "run", RunOptions(executor=ProcessExecutor(workers) if workers else None), told)
     assert scores(tmp_path / "run") == {}

@@ -11,8 +11,8 @@ from small_scenes import TwoNetworks
 
 from fringe import InputError
 from fringe.bench.experiments import (
-    Callbacks,
     ExperimentSpec,
+    RunLog,
     build_plan,
     planned_work_of,
     read_results,
@@ -30,7 +30,7 @@ BOTH = {"scene": "colour_counter,patch_and", "methods": "ig", "n": 3, "set": {"i
 def counted(spec, out, **options):
     """The results, and how many tasks were missing."""
     tasks = []
-    results = run_experiment(spec, out, progress=Callbacks(began=lambda _, t: tasks.extend(t)), **options)
+    results = run_experiment(spec, out, progress=RunLog(began=lambda _, t: tasks.extend(t)), **options)
     return results, len(tasks)
 
 

@@ -146,7 +146,7 @@ def stored_map(value, **metadata):
 
 def keep(store, value, image="i" * 32):
     made = replace(result_of([replace(FULL, image=image)]), map=stored_map(value))
-    store.commit(about_of([FULL]), [made], maps=[image])
+    store.commit(about_of([FULL]), [made])
 
 
 def test_the_last_map_of_an_image_counts(store):

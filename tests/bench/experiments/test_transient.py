@@ -12,7 +12,7 @@ from small_plans import IG, digits_plan, models, net_file, pictures, small
 from synthetic_units import table
 
 from fringe import ExpectedGradients
-from fringe.bench.experiments import Callbacks, RunOptions, run_plan
+from fringe.bench.experiments import RunLog, RunOptions, run_plan
 from fringe.bench.experiments._executors import ProcessExecutor
 from fringe.bench.experiments._manifest import resolve
 from fringe.bench.experiments._plan import ModelSource, PlanModel
@@ -109,7 +109,7 @@ def test_what_another_run_computes_again_meanwhile_is_not_computed_twice(tmp_pat
     assert run_plan(plan, out, RunOptions()).log.failed == 2
     (tmp_path / "cure").touch()
     again, more, others = RunOptions(retry=True), replace(plan, n=3), []
-    meanwhile = Callbacks(lambda *_: others.append(run_plan(more, out, again)))
+    meanwhile = RunLog(lambda *_: others.append(run_plan(more, out, again)))
     finished = run_plan(more, out, again, meanwhile)  # both list four tasks: two that failed, two of a new image
     assert others[0].log.count("done") == 4
     assert finished.log.count("cached") == 4
@@ -118,7 +118,7 @@ def test_what_another_run_computes_again_meanwhile_is_not_computed_twice(tmp_pat
 
 def test_a_run_says_that_what_another_run_computed_meanwhile_has_failed(tmp_path):
     plan, others = small(models=models(troubled=Troubled("bug", str(tmp_path / "cure")))), []
-    meanwhile = Callbacks(lambda *_: others.append(run_plan(plan, tmp_path / "run", RunOptions())))
+    meanwhile = RunLog(lambda *_: others.append(run_plan(plan, tmp_path / "run", RunOptions())))
     finished = run_plan(plan, tmp_path / "run", RunOptions(), meanwhile)
     assert finished.log.count("cached") == 2
     assert (finished.log.failed, finished.partial) == (others[0].log.failed, others[0].partial) == (2, True)
@@ -154,7 +154,7 @@ def test_images_on_a_folder_that_goes_away_amid_a_run_are_scored_when_it_is_back
     lacking = [failed for _, failed, _ in cells(tmp_path / "whole", whole)]
     assert lacking == [1] * len(lacking)  # the broken one
 
-    told = Callbacks(ended=lambda report: folder.rename(away) if folder.exists() else None)
+    told = RunLog(ended=lambda report: folder.rename(away) if folder.exists() else None)
     out = tmp_path / "run"
     first = run_plan(plan, out, RunOptions(save_maps=save_maps), told)
     assert first.stopped is None
@@ -177,7 +177,7 @@ def test_an_image_that_is_back_is_scored_by_the_methods_that_follow(tmp_path):
     lost = folder / "1_picture.png"
     content = lost.read_bytes()
     plan = small(data=(str(folder),), n=4, shard=4, models=models(ig=IG, more=replace(IG, steps=4)))
-    told = Callbacks(lambda resolved, units: lost.unlink(), lambda report: lost.write_bytes(content))
+    told = RunLog(lambda resolved, units: lost.unlink(), lambda report: lost.write_bytes(content))
     first = run_plan(plan, tmp_path / "run", RunOptions(), told)
     assert [(one["method"], one["images"]) for one in first.left] == [("ig", 1)]
 
@@ -189,7 +189,7 @@ def test_reference_images_that_go_away_make_no_score_of_the_others(tmp_path):
     methods = models(eg=ExpectedGradients(samples=4))
     plan = small(data=(str(folder),), references=str(others), models=methods)
     run_plan(plan, tmp_path / "whole", RunOptions())
-    first = run_plan(plan, tmp_path / "run", RunOptions(), Callbacks(began=lambda resolved, units: lost.unlink()))
+    first = run_plan(plan, tmp_path / "run", RunOptions(), RunLog(began=lambda resolved, units: lost.unlink()))
     assert f"{str(lost)!r}: does not exist" in first.stopped
     assert table(Store(tmp_path / "run")) == {}
     lost.write_bytes(content)
@@ -197,7 +197,7 @@ def test_reference_images_that_go_away_make_no_score_of_the_others(tmp_path):
     assert table(Store(tmp_path / "run")) == table(Store(tmp_path / "whole"))
     # a method that uses none is computed without them
     unused = small(data=(str(folder),), references=str(others))
-    told = Callbacks(began=lambda resolved, units: lost.unlink())
+    told = RunLog(began=lambda resolved, units: lost.unlink())
     finished = run_plan(unused, tmp_path / "other", RunOptions(), told)
     assert (finished.stopped, finished.partial) == (None, False)
 

@@ -222,7 +222,7 @@ def test_weights_that_change_amid_a_run_stop_it(monkeypatch):
 def test_maps_are_those_that_were_scored():
     resolved = resolve(plan(n=3))
     (unit,) = pending_tasks(resolved.manifest, (), 16)
-    done = TaskRunner(resolved).perform(unit)
+    done = TaskRunner(resolved, save_maps=True).perform(unit)
     maps = {one.image: one.map for one in done.results}
     assert set(maps) == set(unit.images)
     for row in rows_in(resolved, done):

@@ -17,11 +17,11 @@ from fringe._strings.names import Reference
 from fringe.attribution import METHODS, Attributor, method_of_record, require_package
 from fringe.bench.experiments import (
     CallableMethod,
-    Callbacks,
     ExperimentSpec,
     Plan,
     Resolved,
     Results,
+    RunLog,
     TaskRunner,
     build_plan,
     read_results,
@@ -381,10 +381,8 @@ def _run(
     scene = replace(scene, networks=1) if scene.networks > 1 else scene  # pyright: ignore[reportArgumentType]
     spec = ExperimentSpec(scene={title: scene}, methods={VERIFIED: method}, n=n, seed=seed, shard=n, **metrics)
     resolved, left = resolve(replace(build_plan(spec), controls=BLIND), draw=_draw), list[str]()
-    callbacks = Callbacks(
-        ended=lambda report: left.extend(report.left.values() if report.task.method == VERIFIED else ())
-    )
-    results = run_in_memory(resolved, progress=callbacks)
+    log = RunLog(ended=lambda report: left.extend(report.left.values() if report.task.method == VERIFIED else ()))
+    results = run_in_memory(resolved, log=log)
     failed = results.failures().filter(method=VERIFIED)["reason"]
     reasons = "; ".join(dict.fromkeys([*left, *(why for why in failed if why not in ("diverged", "not_finite"))]))
     cells = [cell for cell in results.cells.values() if cell.method == VERIFIED]

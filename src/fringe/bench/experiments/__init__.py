@@ -23,16 +23,14 @@ from fringe.bench.experiments._records import LOGITS, MISSING, OK, STATUSES, Sto
 from fringe.bench.experiments._results import Results, read_results
 from fringe.bench.experiments._run import (
     TRIAL,
-    Callbacks,
     Interrupted,
     RunOptions,
     RunResult,
-    Session,
     describe_failures,
     describe_run,
     make_executor,
     make_maps,
-    open_session,
+    open_run,
     read_status,
     run_experiment,
     run_in_memory,

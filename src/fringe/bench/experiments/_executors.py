@@ -9,16 +9,17 @@ import signal
 import sys
 import time
 import traceback
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from multiprocessing.connection import wait
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, Self
 
 from fringe._files.process import check_interrupt
-from fringe._strings.progress import log
-from fringe.bench.experiments._manifest import Resolved
-from fringe.bench.experiments._records import OK, StoredMap
+from fringe._strings.progress import Progress as Bar
+from fringe._strings.progress import log as logger
+from fringe.bench.experiments._manifest import Manifest, Resolved
+from fringe.bench.experiments._records import StoredMap
 from fringe.bench.experiments._runner import TaskResult, TaskRunner
 from fringe.bench.experiments._store import Store
 from fringe.bench.experiments._tasks import Task
@@ -31,38 +32,6 @@ MAX_TRIES = 3
 POLL_INTERVAL = 0.5
 #: Seconds between two looks whether a process has ended that says nothing.
 _LOOK = 0.2
-
-
-@dataclass(frozen=True)
-class Job:
-    """A plan and how it is computed. ``save_maps`` keeps all maps; ``device`` and ``batch_size`` shape no number."""
-
-    resolved: Resolved
-    device: str = "cpu"
-    batch_size: int | Literal["auto"] = "auto"
-    save_maps: bool = False
-
-    def saved(self, task: Task, made: Sequence[str]) -> Sequence[str]:
-        """The images of a task, of those whose maps were ``made``, whose maps are stored: all, or those by methods that
-        the plan shows."""
-        if self.save_maps or task.save or not made:
-            return made
-        plan, manifest = self.resolved.plan, self.resolved.manifest
-        if not plan.shown or "control" in manifest.settings[task.model][task.method]["method"]:
-            return ()
-        shown = {image["digest"] for image in manifest.images[: plan.shown]}
-        return [image for image in made if image in shown]
-
-    def worker(self) -> TaskRunner:
-        return TaskRunner(self.resolved, device=self.device, batch_size=self.batch_size)
-
-
-@dataclass(frozen=True)
-class Order:
-    """A task, and maps of its images that are stored: they are scored, and not made again."""
-
-    task: Task
-    stored: Mapping[str, StoredMap] = field(default_factory=dict[str, StoredMap])
 
 
 #: done: computed and stored, at least in part; left: for a later run; cached: another run stored it; crashed: its
@@ -78,7 +47,6 @@ class TaskReport:
         task: The task.
         state: What became of it.
         failed: Number of its images without a score.
-        seconds: Time from its start to its commit.
         reused: Number of stored maps that were scored.
         left: Reasons by image (digest) for those that are left to a later run; nothing of them is recorded.
     """
@@ -86,16 +54,26 @@ class TaskReport:
     task: Task
     state: State
     failed: int = 0
-    seconds: float = 0.0
     reused: int = 0
     left: Mapping[str, str] = field(default_factory=dict[str, str])
 
 
 @dataclass
 class RunLog:
-    """The reports of a run, as far as it got."""
+    """What a run tells: ``began`` is called with the tasks that are missing, then ``ended`` with each report; and the
+    ``reports``, as far as it got."""
 
+    began: Callable[[Resolved, Sequence[Task]], None] = lambda resolved, tasks: None
+    ended: Callable[[TaskReport], None] = lambda report: None
     reports: list[TaskReport] = field(default_factory=list[TaskReport])
+
+    @classmethod
+    def shown(cls, bar: Bar) -> Self:
+        """Count the images of the tasks in a bar."""
+        return cls(
+            lambda _, tasks: bar.begin(sum(len(task.images) for task in tasks)),
+            lambda report: bar.advance(len(report.task.images), f"{report.task.model}: {report.task.method}"),
+        )
 
     def count(self, state: State) -> int:
         """Count the tasks in a state."""
@@ -112,39 +90,35 @@ class RunLog:
         return sum(len(report.left) for report in self.reports)
 
 
-def perform(worker: TaskRunner, order: Order) -> TaskResult:
+#: Maps of the images of a task that are stored: they are scored, and not made again.
+Stored = Mapping[str, StoredMap]
+
+
+def perform(runner: TaskRunner, task: Task, stored: Stored) -> TaskResult:
     """Compute a task. What the system failed at is left to a later run."""
     try:
-        return worker.perform(order.task, order.stored)
+        return runner.perform(task, stored)
     except Exception as error:
         if isinstance(error, FringeError) or not is_transient(error):
             raise
-        return TaskResult({}, [], dict.fromkeys(order.task.images, f"{type(error).__name__}: {error}"))
+        return TaskResult({}, [], dict.fromkeys(task.images, f"{type(error).__name__}: {error}"))
 
 
-def perform_or_exit(worker: TaskRunner, order: Order) -> TaskResult:
+def perform_or_exit(runner: TaskRunner, task: Task, stored: Stored) -> TaskResult:
     """:func:`perform` in a process of its own, which a bug ends: the next task gets a new one."""
     try:
-        return perform(worker, order)
+        return perform(runner, task, stored)
     except FringeError:
         raise
     except BaseException:  # nobody listens to the log of such a process; its standard error is that of the run
-        print(f"{order.task.method} on {order.task.model}", file=sys.stderr)
+        print(f"{task.method} on {task.model}", file=sys.stderr)
         traceback.print_exc()
         os._exit(1)
 
 
-@dataclass(frozen=True)
-class TaskFailure:
-    """Why a task has no result: its process died or was late.
-
-    Attributes:
-        reason: What happened, as in "ended its process (SIGKILL)".
-        fault: What is to blame: the task, or the start of a process, which had not begun to take tasks.
-    """
-
-    reason: str
-    fault: Literal["task", "start"] = "task"
+#: A task that ended, with its result, or the reason why it has none: its process died or was late, as in "ended its
+#: process (SIGKILL)". No task, and a reason: a process ended before it could take one.
+Ended = tuple[Task | None, TaskResult | str]
 
 
 class Executor(Protocol):
@@ -155,32 +129,33 @@ class Executor(Protocol):
         """Tasks that are performed at a time."""
         ...
 
-    def start(self, job: Job, tasks: int) -> None:
-        """Prepare for the tasks of a job.
+    def start(self, runner: TaskRunner, tasks: int) -> None:
+        """Prepare for tasks.
 
         Args:
-            job: Plan and options.
+            runner: Computes the tasks, here or as a copy in another process.
             tasks: Largest number of tasks that will be scheduled.
         """
         ...
 
-    def schedule(self, order: Order) -> None:
+    def schedule(self, task: Task, stored: Stored) -> None:
         """Begin a task; at most ``capacity`` of them are running.
 
         Args:
-            order: A task of the job, with the stored maps that it scores.
+            task: A task of the plan of the runner.
+            stored: The stored maps of its images, by image: it scores them.
         """
         ...
 
-    def completed(self, timeout: float) -> Sequence[tuple[Order | None, TaskResult | TaskFailure]]:
+    def completed(self, timeout: float) -> Sequence[Ended]:
         """Wait for running tasks, and return those that ended.
 
         Args:
             timeout: Longest time to wait, in seconds.
 
         Returns:
-            Each task that ended, with its result or the reason why it has none; None stands for a process that could
-            not start and had no task.
+            Each task that ended, with its result or the reason why it has none; without a task, the reason why a
+            process could not start.
 
         Raises:
             FringeError: If the model cannot be used: the run ends.
@@ -192,47 +167,42 @@ class Executor(Protocol):
         ...
 
 
-def run_tasks(
-    job: Job,
-    store: Store,
-    tasks: Sequence[Task],
-    log: RunLog,
-    callback: Callable[[TaskReport], None],
-    executor: Executor,
-) -> None:
+def run_tasks(runner: TaskRunner, store: Store, tasks: Sequence[Task], log: RunLog, executor: Executor) -> None:
     """Perform tasks until each is committed, or left to a later run.
 
     A task that another run has claimed is looked at again every ``POLL_INTERVAL`` seconds. A task whose process dies or
     is late is tried ``MAX_TRIES`` times; then its scores failed.
 
-    ``log`` gets the report of each task, and is up to date at any time, also when this is interrupted; ``callback`` is
-    called with it. The executor is started and stopped here. Raises FringeError if the model or the store cannot be
-    used, or ``MAX_TRIES`` processes in turn end before they take a task.
+    ``log`` gets the report of each task, and is up to date at any time, also when this is interrupted. The executor is
+    started and stopped here. Raises FringeError if the model or the store cannot be used, or ``MAX_TRIES`` processes in
+    turn end before they take a task.
     """
-    policy, running = _Policy(job, store, deque(tasks)), 0
+    policy, running = _Policy(runner.resolved.manifest, store, deque(tasks)), 0
 
     def tell(report: TaskReport) -> None:
         log.reports.append(report)
-        callback(report)
+        log.ended(report)
         check_interrupt()
 
     try:
-        executor.start(job, len(tasks))
+        executor.start(runner, len(tasks))
         while policy.pending or running:
             while running < executor.capacity and (found := policy.next()) is not None:
                 if isinstance(found, TaskReport):
                     tell(found)
                     continue
-                executor.schedule(found)
+                executor.schedule(found, {} if found.force else store.load_maps(found.setting, found.images))
                 running += 1
             results = executor.completed(POLL_INTERVAL)
-            for order, result in results:
-                running -= order is not None
-                report = policy.settle(order, result)
-                if report is not None:
+            for task, result in results:
+                if task is None:
+                    policy.blame_start(str(result))
+                    continue
+                running -= 1
+                if (report := policy.settle(task, result)) is not None:
                     tell(report)
-                elif order is not None:
-                    policy.pending.append(order.task)
+                else:
+                    policy.pending.append(task)
             if not results and not running:  # all tasks are claimed by another run, or no process is ready
                 time.sleep(POLL_INTERVAL)
     except BaseException:
@@ -240,7 +210,7 @@ def run_tasks(
         raise
     finally:
         executor.stop()
-        for key in policy.began:
+        for key in policy.claimed:
             with contextlib.suppress(FringeError):
                 store.release(key)
 
@@ -249,76 +219,68 @@ def run_tasks(
 class _Policy:
     """Which task comes next, and what follows from a task's end."""
 
-    job: Job
+    manifest: Manifest
     store: Store
     pending: deque[Task]
-    tries: dict[str, int] = field(default_factory=dict[str, int])
+    tries: Counter[str] = field(default_factory=Counter[str])
     not_before: dict[str, float] = field(default_factory=dict[str, float])
-    began: dict[str, float] = field(default_factory=dict[str, float])
+    claimed: set[str] = field(default_factory=set[str])
     failed_starts: int = 0
 
-    def next(self) -> Order | TaskReport | None:
+    def next(self) -> Task | TaskReport | None:
         """Take the first task that may be tried now; a report for one that another run has done meanwhile."""
         now = time.monotonic()
         for task in list(self.pending):
             if self.not_before.get(task.key, 0.0) > now:
                 continue
-            state = "claimed" if task.key in self.began else self.store.claim(task.key)
+            state = "claimed" if task.key in self.claimed else self.store.claim(task.key)
             if state == "locked":
                 self.not_before[task.key] = now + POLL_INTERVAL
                 continue
             self.pending.remove(task)
             if state == "done":
                 return TaskReport(task, "cached", self.store.failed_since(task.setting, task.images))
-            self.began[task.key] = now
-            return Order(task, {} if task.force else self.store.load_maps(task.setting, task.images))
+            self.claimed.add(task.key)
+            return task
         return None
 
-    def settle(self, order: Order | None, result: TaskResult | TaskFailure) -> TaskReport | None:
+    def blame_start(self, reason: str) -> None:
+        """Count a process that ended before it took a task: no task is to blame, and another would end the same way."""
+        self.failed_starts += 1
+        if self.failed_starts == MAX_TRIES:
+            raise FringeError(
+                f"{MAX_TRIES} processes in turn {reason} before they began; can they import the methods, "
+                'and does a script that starts them do so under `if __name__ == "__main__"`?',
+                argument="workers",
+            )
+
+    def settle(self, task: Task, result: TaskResult | str) -> TaskReport | None:
         """Commit a result, and give the final report of a task; None if it is to be tried again."""
         if isinstance(result, TaskResult):
             self.failed_starts = 0
-            assert order is not None
-            return self._commit(order.task, result, "done")
-        if result.fault == "start":
-            self.failed_starts += 1
-            if self.failed_starts == MAX_TRIES:
-                # no task is to blame for processes that end before they take one, and another would end the same way
-                raise FringeError(
-                    f"{MAX_TRIES} processes in turn {result.reason} before they began; can they import the methods, "
-                    'and does a script that starts them do so under `if __name__ == "__main__"`?',
-                    argument="workers",
-                )
-        if order is None:
-            return None
-        task = order.task
-        self.tries[task.key] = self.tries.get(task.key, 0) + 1
+            return self._commit(task, result, "done")
+        self.tries[task.key] += 1
         if self.tries[task.key] < MAX_TRIES:
-            log.warning("%s on %s %s; it is tried again", task.method, task.model, result.reason)
+            logger.warning("%s on %s %s; it is tried again", task.method, task.model, result)
             return None
-        reason = f"{result.reason}, {MAX_TRIES} times"
-        return self._commit(task, TaskResult.failed(task, self.job.resolved.manifest, reason), "crashed")
+        reason = f"{result}, {MAX_TRIES} times"
+        return self._commit(task, TaskResult.failed(task, self.manifest, reason), "crashed")
 
     def _commit(self, task: Task, result: TaskResult, state: State) -> TaskReport:
-        seconds = time.monotonic() - self.began.pop(task.key)
-        if not result.results:
-            self.store.release(task.key)
-            return TaskReport(task, "left", seconds=seconds, left=result.left)
-        saved = self.job.saved(task, [one.image for one in result.results if one.map is not None])
-        if task.metrics or saved:
-            self.store.commit(result.about, result.results, task=task.key, maps=saved)
+        self.claimed.discard(task.key)
+        if any(task.metrics or one.map is not None for one in result.results):
+            self.store.commit(result.about, result.results, task=task.key)
         else:
             self.store.release(task.key)
         failed = sum(one.failed for one in result.results)
-        reused = sum(one.map is None and bool((one.status == OK).any()) for one in result.results)
-        return TaskReport(task, state, failed, seconds, reused, result.left)
+        return TaskReport(task, state if result.results else "left", failed, result.reused, result.left)
 
 
 class SerialExecutor:
     """Performs tasks one after the other in this process.
 
     Args:
-        keep: Whether the model and the images of the last task stay in memory for the next job, of the same models and
+        keep: Whether the model and the images of the last task stay in memory for the next run, of the same models and
             images.
         progress: Called as maps are made.
     """
@@ -326,28 +288,27 @@ class SerialExecutor:
     capacity = 1
 
     def __init__(self, *, keep: bool = False, progress: Progress | None = None) -> None:
-        self._results: list[tuple[Order, TaskResult | TaskFailure]] = []
+        self._results = list[Ended]()
         self._keep, self._progress = keep, progress
         self._runner: TaskRunner | None = None
 
-    def start(self, job: Job, tasks: int) -> None:
+    def start(self, runner: TaskRunner, tasks: int) -> None:
         if self._runner is None or not self._keep:
-            self._runner = job.worker()
-            if self._progress is not None:
-                self._runner.progress = self._progress
+            self._runner = runner
+            runner.progress = self._progress
         else:
-            self._runner.use(job.resolved)
+            self._runner.use(runner.resolved)
 
     @property
     def runner(self) -> TaskRunner:
-        """What computes the tasks of the last job, with the model and the images of its last task."""
+        """What computes the tasks of the last run, with the model and the images of its last task."""
         assert self._runner is not None
         return self._runner
 
-    def schedule(self, order: Order) -> None:
-        self._results.append((order, perform(self.runner, order)))
+    def schedule(self, task: Task, stored: Stored) -> None:
+        self._results.append((task, perform(self.runner, task, stored)))
 
-    def completed(self, timeout: float) -> list[tuple[Order, TaskResult | TaskFailure]]:
+    def completed(self, timeout: float) -> list[Ended]:
         results, self._results = self._results, []
         return results
 
@@ -374,30 +335,29 @@ class ProcessExecutor(Executor):
         """Number of processes."""
         return self._capacity
 
-    def start(self, job: Job, tasks: int) -> None:
+    def start(self, runner: TaskRunner, tasks: int) -> None:
         try:
-            pickle.dumps(job)
+            pickle.dumps(runner)
         except Exception as error:  # of whatever class a method or a metric has
             message = f"its methods or metrics cannot be sent to other processes ({first_line(error)})"
             hint = "write them as classes of a module that can be imported, or take executor='serial'"
             raise InputError(message, argument="executor", hint=hint) from error
-        self._job, self._capacity = job, max(1, min(self._workers, tasks))
+        self._runner, self._capacity = runner, max(1, min(self._workers, tasks))
 
-    def schedule(self, order: Order) -> None:
+    def schedule(self, task: Task, stored: Stored) -> None:
         for dead in [process for process in self._idle if not process.alive]:  # it blames no task
             self._idle.remove(dead)
             dead.close()
-        process = self._idle.pop() if self._idle else _Process(self._job, self._capacity)
+        process = self._idle.pop() if self._idle else _Process(self._runner, self._capacity)
         self._busy.append(process)
-        process.send(order)
+        process.send(task, stored)
 
-    def completed(self, timeout: float) -> list[tuple[Order, TaskResult | TaskFailure]]:
-        deadline, results = time.monotonic() + timeout, list[tuple[Order, TaskResult | TaskFailure]]()
+    def completed(self, timeout: float) -> list[Ended]:
+        deadline, results = time.monotonic() + timeout, list[Ended]()
         while self._busy and not results:
             wait([process.pipe for process in self._busy], min(_LOOK, max(0.0, deadline - time.monotonic())))
             for process in list(self._busy):
-                if (result := self._result(process)) is not None:
-                    results.append((process.order, result))
+                results += self._ended(process)
             if time.monotonic() > deadline:
                 break
         return results
@@ -407,8 +367,8 @@ class ProcessExecutor(Executor):
             process.close()
         self._idle, self._busy = [], []
 
-    def _result(self, process: "_Process") -> TaskResult | TaskFailure | None:
-        """What a process says; None if it says nothing yet."""
+    def _ended(self, process: "_Process") -> list[Ended]:
+        """What a process says; nothing if it says nothing yet."""
         is_gone = not process.alive  # before its last words are read
         answer = process.answer()
         if answer == _READY:
@@ -420,13 +380,16 @@ class ProcessExecutor(Executor):
         if isinstance(answer, TaskResult):
             self._busy.remove(process)
             self._idle.append(process)
-            return answer
+            return [(process.task, answer)]
         if not is_gone and not is_late and answer is None:
-            return None
+            return []
         self._busy.remove(process)
         reason = f"ended its process ({process.cause})" if is_gone or answer else f"took longer than {self.timeout:g} s"
         process.close()
-        return TaskFailure(reason, "task" if process.began else "start")
+        if process.began:
+            return [(process.task, reason)]
+        self.schedule(process.task, process.stored)  # it took no part in that
+        return [(None, reason)]
 
 
 #: What a process says when it can take a task, and what it is heard to say when it has ended.
@@ -436,18 +399,18 @@ _READY, _ENDED = "ready", "ended"
 class _Process:
     """A process with a worker, which answers each task that comes through its pipe."""
 
-    def __init__(self, job: Job, count: int):
+    def __init__(self, runner: TaskRunner, count: int):
         context = multiprocessing.get_context("spawn")
         self.pipe, other = context.Pipe()
-        self._process = context.Process(target=_work, args=(other, job, count), daemon=True)
+        self._process = context.Process(target=_work, args=(other, runner, count), daemon=True)
         self._process.start()
         other.close()
         self.began = False
 
-    def send(self, order: Order) -> None:
-        self.order, self.since = order, time.monotonic()
+    def send(self, task: Task, stored: Stored) -> None:
+        self.task, self.stored, self.since = task, stored, time.monotonic()
         with contextlib.suppress(OSError):  # it has ended: its answer says so
-            self.pipe.send_bytes(pickle.dumps(order))
+            self.pipe.send_bytes(pickle.dumps((task, stored)))
 
     def answer(self) -> Any:
         """What it says; None if it says nothing."""
@@ -477,22 +440,21 @@ class _Process:
         self.pipe.close()
 
 
-def _work(pipe: Any, job: Job, count: int) -> None:
+def _work(pipe: Any, runner: TaskRunner, count: int) -> None:
     """Take tasks until the pipe ends."""
     import torch
 
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # an interrupt from the keyboard is handled by the parent
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     torch.set_num_threads(max(1, torch.get_num_threads() // count))
-    worker = job.worker()
     answer: Any = _READY
     while True:
         pipe.send_bytes(pickle.dumps(answer))  # by value: what a pipe pickles itself shares the memory of tensors
         try:
-            order = pickle.loads(pipe.recv_bytes())
+            task, stored = pickle.loads(pipe.recv_bytes())
         except EOFError:  # the parent has ended
             return
         try:
-            answer = perform_or_exit(worker, order)
+            answer = perform_or_exit(runner, task, stored)
         except FringeError as error:
             answer = error

@@ -10,8 +10,8 @@ import time
 from dataclasses import dataclass
 from typing import Any
 
-from fringe.bench.experiments._executors import Executor, Job, Order, TaskFailure, perform_or_exit
-from fringe.bench.experiments._runner import TaskResult
+from fringe.bench.experiments._executors import Ended, Executor, Stored, perform_or_exit
+from fringe.bench.experiments._runner import TaskResult, TaskRunner
 from fringe.bench.experiments._tasks import Task
 from fringe.errors import FringeError, InputError, first_line, install_hint
 
@@ -25,12 +25,12 @@ _log = logging.getLogger(__name__)
 
 @dataclass
 class _Slot:
-    """An actor; ``answer`` refers to what it does now: its start at first, then a task; None if it waits for one."""
+    """An actor; ``answer`` refers to what it does now: its start at first, then a task; None if it waits for one. The
+    ``task`` is its last one."""
 
     actor: Any
     answer: Any
-    order: Order | None = None
-    last: Task | None = None
+    task: Task | None = None
     since: float = math.inf
     ready: bool = False
     late: bool = False
@@ -49,7 +49,7 @@ class RayExecutor(Executor):
         workers: Number of actors; None for as many as fit into the cluster when the run begins.
         timeout: Seconds that a task may take; None for no limit.
         cpus: CPU cores of an actor.
-        gpus: GPUs of an actor, a fraction if several share one; None for 1 if the job runs on ``cuda``, else 0.
+        gpus: GPUs of an actor, a fraction if several share one; None for 1 if the tasks run on ``cuda``, else 0.
 
     Raises:
         InputError: For a number that makes no sense, and when a run starts without a cluster at the address.
@@ -75,31 +75,31 @@ class RayExecutor(Executor):
         """Number of actors that have begun."""
         return sum(slot.ready for slot in self._slots)
 
-    def start(self, job: Job, tasks: int) -> None:
+    def start(self, runner: TaskRunner, tasks: int) -> None:
         if not tasks:
             return
         ray = _import_ray()
         if not ray.is_initialized():
             self._connect(ray)
-        device_gpus = 1.0 if job.device.startswith("cuda") else 0.0
+        device_gpus = 1.0 if runner.device.type == "cuda" else 0.0
         gpus = device_gpus if self.gpus is None else self.gpus
         self._needs = {"CPU": self.cpus, **({"GPU": gpus} if gpus else {})}
         self._make = ray.remote(num_cpus=self.cpus, num_gpus=gpus, max_restarts=0, max_task_retries=0)(_Actor)
-        self._job = ray.put(job)  # the images of the plan travel once to a machine, not once to an actor
+        self._runner = ray.put(runner)  # the images of the plan travel once to a machine, not once to an actor
         self._lonely_since, total = time.monotonic(), ray.cluster_resources()
         # at least one, since a machine may come later
         room = max(1, min(int(total.get(name, 0.0) / amount) for name, amount in self._needs.items()))
         for _ in range(min(tasks, self.workers or room)):
             self._hire()
 
-    def schedule(self, order: Order) -> None:
+    def schedule(self, task: Task, stored: Stored) -> None:
         free = [slot for slot in self._slots if slot.ready and slot.answer is None]
-        slot = max(free, key=lambda one: _fit(one.last, order.task))
-        slot.order, slot.last, slot.since = order, order.task, time.monotonic()
-        slot.answer = slot.actor.perform.remote(order)
+        slot = max(free, key=lambda one: _fit(one.task, task))
+        slot.task, slot.since = task, time.monotonic()
+        slot.answer = slot.actor.perform.remote(task, stored)
 
-    def completed(self, timeout: float) -> list[tuple[Order | None, TaskResult | TaskFailure]]:
-        ray, results = _import_ray(), list[tuple[Order | None, TaskResult | TaskFailure]]()
+    def completed(self, timeout: float) -> list[Ended]:
+        ray, results = _import_ray(), list[Ended]()
         pending = [slot.answer for slot in self._slots if slot.answer is not None]
         ended = ray.wait(pending, num_returns=1, timeout=timeout)[0] if pending else []
         ended += ray.wait(pending, num_returns=len(pending), timeout=0)[0] if ended else []
@@ -111,12 +111,13 @@ class RayExecutor(Executor):
             except ray.exceptions.RayActorError as error:
                 results.append(self._replace(slot, error))
                 continue
-            if slot.order is not None:
-                results.append((slot.order, answer))
-            slot.answer, slot.order, slot.ready = None, None, True
+            if slot.ready:
+                results.append((slot.task, answer))
+            slot.answer, slot.ready = None, True
         now = time.monotonic()
         for slot in self._slots:
-            if self.timeout and slot.order and not slot.late and now - slot.since > self.timeout:
+            at_work = slot.ready and slot.answer is not None and not slot.late
+            if self.timeout and at_work and now - slot.since > self.timeout:
                 slot.late = True
                 ray.kill(slot.actor)
         if self.capacity:
@@ -155,34 +156,34 @@ class RayExecutor(Executor):
         self._connected = True
 
     def _hire(self) -> None:
-        actor = self._make.remote(self._job, max(1, int(self.cpus)))
+        actor = self._make.remote(self._runner, max(1, int(self.cpus)))
         self._slots.append(_Slot(actor, actor.begin.remote()))
 
-    def _replace(self, slot: _Slot, error: Exception) -> tuple[Order | None, TaskFailure]:
+    def _replace(self, slot: _Slot, error: Exception) -> Ended:
         """Ask for another actor in place of one that ended, and say why it did."""
         self._slots.remove(slot)
         self._hire()
         reason = f"took longer than {self.timeout:g} s" if slot.late else "ended its process"
         if not slot.ready:
-            return None, TaskFailure(f"ended ({_cause(error)})", "start")
+            return None, f"ended ({_cause(error)})"
         _log.warning("a worker ended: %s", reason)
-        return slot.order, TaskFailure(reason)
+        return slot.task, reason
 
 
 class _Actor:
     """One process of the cluster: a model, a device, and the images of one task at a time."""
 
-    def __init__(self, job: Job, threads: int):
+    def __init__(self, runner: TaskRunner, threads: int):
         import torch
 
         torch.set_num_threads(threads)
-        self._runner = job.worker()
+        self._runner = runner
 
     def begin(self) -> None:
         """Answer when the process is ready."""
 
-    def perform(self, order: Order) -> TaskResult:
-        return perform_or_exit(self._runner, order)
+    def perform(self, task: Task, stored: Stored) -> TaskResult:
+        return perform_or_exit(self._runner, task, stored)
 
 
 def _fit(last: Task | None, task: Task) -> tuple[bool, bool]:

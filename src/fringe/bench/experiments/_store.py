@@ -10,7 +10,7 @@ import errno
 import json
 import os
 import sqlite3
-from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from hashlib import sha256
@@ -319,18 +319,15 @@ class Store(AbstractContextManager["Store"]):
 
     # Results
 
-    def commit(
-        self, about: Mapping[str, Any], results: Sequence[Result], *, task: str = "", maps: Collection[str] = ()
-    ) -> None:
-        """Store the results of a task, or nothing of it; its claim is then done.
+    def commit(self, about: Mapping[str, Any], results: Sequence[Result], *, task: str = "") -> None:
+        """Store the results of a task and the maps that they have, or nothing of it; its claim is then done.
 
         Args:
             about: What they share: labels, digests and settings, as :func:`shared` makes it.
             results: One for each image.
             task: Name of the task.
-            maps: The images whose maps are stored, too.
         """
-        marks = {one.image: self._write_map(about, one) for one in results if one.image in maps}
+        marks = {one.image: self._write_map(about, one) for one in results if one.map is not None}
         with self._transaction():
             newest = self._db.execute(_NEWEST).fetchone()[0]
             rows = np.zeros(len(results), row_type(len(about["metrics"])))
