@@ -381,7 +381,7 @@ class _Stored:
 
     def _row(self, method: str, at: list[int]) -> MethodResult:
         """What is stored of a method on some images."""
-        notes, scores, results = self.results.arrays.notes, dict[str, Scores](), self.results
+        notes, scores, results = self.results.notes, dict[str, Scores](), self.results
         cells = {metric: results.cells[self.model, method, metric] for metric in results.metrics}
         faults, errors = [""] * len(at), [""] * len(at)
         for metric, cell in cells.items():

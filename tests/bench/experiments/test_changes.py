@@ -13,9 +13,9 @@ from fringe import IntegratedGradients
 from fringe.bench.experiments import ProcessExecutor, RunLog, RunOptions, run_plan
 from fringe.bench.experiments._executors import SerialExecutor, run_tasks
 from fringe.bench.experiments._plan import ModelSource, PlanModel
-from fringe.bench.experiments._results import Results, read_results
+from fringe.bench.experiments._results import Results, manifests, read_results
 from fringe.bench.experiments._store import Store
-from fringe.bench.experiments._tasks import ScoreArrays, manifests, orphaned
+from fringe.bench.experiments._tasks import orphaned
 from fringe.errors import InputError
 from fringe.inputs import content_digest
 from fringe.metrics import Insertion, Sparseness
@@ -25,7 +25,7 @@ def stale(out):
     """The rows of a run that no plan asks for."""
     store = Store(out)
     blocks = store.blocks()
-    return orphaned(blocks, [ScoreArrays(plan, blocks) for plan in manifests(store).values()])
+    return orphaned(blocks, [Results(plan, None, blocks) for plan in manifests(store).values()])
 
 
 linux = pytest.mark.skipif(sys.platform != "linux", reason="needs fork and /proc")

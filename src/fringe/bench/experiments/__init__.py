@@ -20,7 +20,7 @@ from fringe.bench.experiments._plan import (
 )
 from fringe.bench.experiments._ray import RayExecutor
 from fringe.bench.experiments._records import LOGITS, MISSING, OK, STATUSES, StoredMap
-from fringe.bench.experiments._results import Results, read_results
+from fringe.bench.experiments._results import Results, manifests, read_results
 from fringe.bench.experiments._run import (
     TRIAL,
     Interrupted,
@@ -43,7 +43,6 @@ from fringe.bench.experiments._store import Store
 from fringe.bench.experiments._target import CallableMethod, read_target
 from fringe.bench.experiments._tasks import (
     Task,
-    manifests,
     mixed,
     pending_tasks,
 )

@@ -33,11 +33,11 @@ from fringe.bench.experiments._manifest import Resolved, resolve, with_methods, 
 from fringe.bench.experiments._plan import Plan, build_plan
 from fringe.bench.experiments._ray import RayExecutor
 from fringe.bench.experiments._records import LOGITS, PLAN, fingerprint, record_problem
-from fringe.bench.experiments._results import Results
+from fringe.bench.experiments._results import Results, manifests
 from fringe.bench.experiments._runner import TaskRunner
 from fringe.bench.experiments._spec import ExperimentSpec, options_of
 from fringe.bench.experiments._store import Store
-from fringe.bench.experiments._tasks import Task, manifests, mixed, orphaned, pending_tasks
+from fringe.bench.experiments._tasks import Task, mixed, orphaned, pending_tasks
 from fringe.errors import InputError, TransientError, warn_caller
 from fringe.models import resolve_device
 from fringe.settings import Options
@@ -276,7 +276,7 @@ def make_maps(
                 stored = store.has_maps(setting, digests)
                 lacking = [one for one in digests if one not in stored and status.get(one) in MAPPED]
                 wanted[setting] = frozenset(map(fingerprint, lacking))
-        tasks = pending_tasks(manifest, results.arrays, resolved.plan.shard, lost=wanted)
+        tasks = pending_tasks(manifest, results, resolved.plan.shard, lost=wanted)
         tasks = [task for task in tasks if task.save]
         log.began(resolved, tasks)
         run_tasks(options.runner(resolved), store, tasks, log, options.executor or SerialExecutor())
@@ -289,7 +289,7 @@ def _pending(store: Store, resolved: Resolved, *, retry: bool) -> tuple[list[Tas
     lost = store.lost_maps(
         {manifest.setting_key(model, one) for model, named in manifest.settings.items() for one in named}
     )
-    tasks = pending_tasks(manifest, results.arrays, resolved.plan.shard, retry=retry, lost=lost)
+    tasks = pending_tasks(manifest, results, resolved.plan.shard, retry=retry, lost=lost)
     return tasks, 0 if retry else sum(cell.failed for cell in results.cells.values())
 
 
@@ -413,7 +413,7 @@ def read_status(run: Path) -> dict[str, Any]:
     store = Store(run, create=False)
     blocks = store.blocks()
     plans = {name: Results(manifest, store, blocks) for name, manifest in manifests(store).items()}
-    unused = orphaned(blocks, [results.arrays for results in plans.values()])
+    unused = orphaned(blocks, list(plans.values()))
     return {
         "run": str(run),
         "plans": {
