@@ -12,7 +12,7 @@ from synthetic_units import expected, job, manifest, noted, table
 from fringe import IntegratedGradients
 from fringe.bench.experiments import ProcessExecutor, RunLog, RunOptions, run_plan
 from fringe.bench.experiments._executors import SerialExecutor, run_tasks
-from fringe.bench.experiments._plan import ModelSource, PlanModel
+from fringe.bench.experiments._plan import PlanModel
 from fringe.bench.experiments._results import Results, manifests, read_results
 from fringe.bench.experiments._store import Store
 from fringe.bench.experiments._tasks import orphaned
@@ -94,7 +94,7 @@ def test_a_plan_that_grows_computes_what_is_new(tmp_path):
     assert done_units(run_plan(plan, tmp_path, RunOptions())) == {("more", both, 1): 2}
     plan = replace(plan, n=3)
     assert done_units(run_plan(plan, tmp_path, RunOptions())) == {("ig", both, 1): 1, ("more", both, 1): 1}
-    plan = replace(plan, models=(*plan.models, PlanModel("twin", ModelSource("embedded:digits"), {"new": IG})))
+    plan = replace(plan, models=(*plan.models, PlanModel("twin", "embedded:digits", {"new": IG})))
     grown = run_plan(plan, tmp_path, RunOptions())
     assert grown.log.reports == []  # another name for the same maps: they are there
     store = Store(tmp_path)
@@ -114,7 +114,7 @@ def test_a_plan_in_another_batch_size_engine_or_order_is_the_same(tmp_path):
 def test_amended_plans_say_why_old_units_serve_no_more(tmp_path):
     model, folder = net_file(tmp_path / "net.py"), pictures(tmp_path / "pictures", 2)
     plan = small(
-        data=(str(folder),), models=(PlanModel("net", model, {"ig": IG, "old": IG}),), metrics={"s": Sparseness()}
+        data=(str(folder),), models=(replace(model, methods={"ig": IG, "old": IG}),), metrics={"s": Sparseness()}
     )
     out = tmp_path / "run"
 
@@ -124,7 +124,7 @@ def test_amended_plans_say_why_old_units_serve_no_more(tmp_path):
     assert not run_plan(plan, out, RunOptions()).partial
     assert reasons() == {}
 
-    plan = replace(plan, models=(PlanModel("net", model, {"ig": IntegratedGradients(steps=16)}),))
+    plan = replace(plan, models=(replace(model, methods={"ig": IntegratedGradients(steps=16)}),))
     assert run_plan(plan, out, RunOptions(amend=True)).log.count("done") == 2
     assert reasons() == {("ig", "method.steps: 8, now 16"): 2}
 
@@ -144,7 +144,7 @@ def test_amended_plans_say_why_old_units_serve_no_more(tmp_path):
     plan = replace(plan, metrics={"s": Insertion()})
     run_plan(plan, out, RunOptions(amend=True))
     assert ("ig", "its metrics have other settings now") in reasons()
-    plan = replace(plan, models=(PlanModel("other", model, {"ig": IG}),))
+    plan = replace(plan, models=(replace(model, label="other"),))
     run_plan(plan, out, RunOptions(amend=True))
     assert set(reasons()) == {("ig", "no plan has the model 'net'")}
 

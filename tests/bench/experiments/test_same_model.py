@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 import fringe
 from fringe.bench.experiments import ProcessExecutor, RunLog, RunOptions, run_plan
 from fringe.bench.experiments._manifest import resolve
-from fringe.bench.experiments._plan import ModelSource, PlanModel
+from fringe.bench.experiments._plan import PlanModel
 from fringe.bench.experiments._results import read_results
 from fringe.bench.experiments._runner import TaskRunner
 from fringe.bench.experiments._store import Store
@@ -41,7 +41,7 @@ ROUNDED = "self.layer(x.flatten(1) * (1 + 3e-6))"
 def plan(tmp_path):
     """A plan of a model whose weights and structure stay, whatever its code does."""
     model = net_file(tmp_path / "net.py")
-    return small(data=(str(pictures(tmp_path / "images", 6)),), models=(PlanModel("net", model, {"ig": IG}),), n=3)
+    return small(data=(str(pictures(tmp_path / "images", 6)),), models=(model,), n=3)
 
 
 def write(folder, answer):
@@ -103,7 +103,7 @@ def test_rounding_is_no_change(tmp_path, plan):
 
 
 def test_the_results_of_a_changed_model_are_removed_on_request_and_computed_again(tmp_path, plan):
-    out, both = tmp_path / "run", (*plan.models, PlanModel("digits", ModelSource("embedded:digits"), {"ig": IG}))
+    out, both = tmp_path / "run", (*plan.models, PlanModel("digits", "embedded:digits", {"ig": IG}))
     plan = replace(plan, models=both)
     run_plan(plan, out, RunOptions(save_maps=True))
     before = {row.model: row for row in table(Store(out)).values()}
@@ -152,7 +152,7 @@ def test_images_that_a_model_does_not_take_are_the_same_again(tmp_path):
     Image.new("L", (9, 9)).save(folder / "large.png")
     (folder / "broken.png").write_bytes(b"x")
     model = net_file(tmp_path / "net.py", resize="none")
-    plan = small(data=(str(folder),), models=(PlanModel("net", model, {"ig": IG}),), n=5)
+    plan = small(data=(str(folder),), models=(model,), n=5)
     assert run_plan(plan, tmp_path / "run", RunOptions()).log.failed == 2
     assert run_plan(plan, tmp_path / "run", RunOptions()).log.reports == []
     write(tmp_path, CHANGED)

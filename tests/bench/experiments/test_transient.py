@@ -15,7 +15,7 @@ from fringe import ExpectedGradients
 from fringe.bench.experiments import RunLog, RunOptions, run_plan
 from fringe.bench.experiments._executors import ProcessExecutor
 from fringe.bench.experiments._manifest import resolve
-from fringe.bench.experiments._plan import ModelSource, PlanModel
+from fringe.bench.experiments._plan import PlanModel
 from fringe.bench.experiments._results import Results
 from fringe.bench.experiments._store import Store
 from fringe.errors import FringeError, TransientError
@@ -209,7 +209,7 @@ def test_a_model_that_has_no_memory_fails_no_image(tmp_path, error):
     def plan(least):
         fails = f"if not Path({str(cure)!r}).exists() and len(x) >= {least}: raise {error}"
         model = net_file(tmp_path / f"net{least}.py", before=fails)
-        return small(data=(str(tmp_path / "images"),), models=(PlanModel("net", model, {"ig": IG}),), n=4, shard=4)
+        return small(data=(str(tmp_path / "images"),), models=(model,), n=4, shard=4)
 
     pictures(tmp_path / "images")
     first = run_plan(plan(2), tmp_path / "run", RunOptions())  # one image after the other
@@ -221,7 +221,7 @@ def test_a_model_that_has_no_memory_fails_no_image(tmp_path, error):
 
 
 def test_what_a_person_must_mend_is_no_trouble_that_passes(tmp_path):
-    plan = small(models=(PlanModel("net", ModelSource(f"{tmp_path}/absent.py:net", trust_code=True), {"ig": IG}),))
+    plan = small(models=(PlanModel("net", f"{tmp_path}/absent.py:net", {"ig": IG}, trust_code=True),))
     with pytest.raises(FringeError) as caught:
         run_plan(plan, tmp_path / "run", RunOptions())
     assert not isinstance(caught.value, TransientError)

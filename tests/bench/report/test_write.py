@@ -12,7 +12,6 @@ import torch
 from fringe import IntegratedGradients
 from fringe.attribution import SmoothGrad
 from fringe.bench.experiments import (
-    ModelSource,
     Plan,
     PlanModel,
     Results,
@@ -143,7 +142,7 @@ def plan(n=8):
         (
             PlanModel(
                 "digits",
-                ModelSource("embedded:digits"),
+                "embedded:digits",
                 {"ig": IntegratedGradients(steps=4), "sg": SmoothGrad(samples=3)},
             ),
         ),

@@ -19,7 +19,6 @@ from fringe.bench import tune as _tuning
 from fringe.bench.experiments import (
     ExperimentSpec,
     Interrupted,
-    ModelSource,
     Plan,
     PlanModel,
     RunLog,
@@ -43,7 +42,7 @@ METRICS = {"insertion": Insertion(steps=4), "deletion": Deletion(steps=4), "infi
 
 def plan(method=None, data=("embedded:digits",), n=2, **known):
     method = method or IntegratedGradients(steps=3)
-    model = PlanModel("net", ModelSource("embedded:digits"), {"mine": method})
+    model = PlanModel("net", "embedded:digits", {"mine": method})
     return Plan("benchmark", tuple(data), (model,), {**METRICS, "sparseness": Sparseness()}, n=n, **known)
 
 
@@ -235,7 +234,7 @@ def test_a_trial_reads_neither_the_model_nor_the_images_nor_the_trials_before_it
 
     for owner, name in (
         (experiment_images, "prepare"),
-        (ModelSource, "load"),
+        (PlanModel, "load"),
         (Store, "clean"),
         (Store, "_open"),
         (Store, "_read"),

@@ -11,7 +11,6 @@ from fringe.bench.experiments._manifest import (
     versions,
 )
 from fringe.bench.experiments._plan import (
-    ModelSource,
     Plan,
     PlanModel,
     build_plan,

@@ -209,7 +209,7 @@ class TaskRunner:
         """Load a model of the plan. Raises FringeError if it is not the one that the run began with."""
         exif, first = self.resolved.plan.exif, self.resolved.logits.get(model.label)
         try:
-            loaded = model.source.load(self.device)
+            loaded = model.load(self.device)
         except Exception as error:
             if not is_transient(error):
                 raise
