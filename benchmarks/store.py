@@ -130,7 +130,7 @@ def resume(root: Path) -> str:
     store = Store(root)
     store.clean()
     plan: Any = SimpleNamespace(shard=SHARD)
-    tasks, _ = _pending(store, Resolved(plan, manifests(store)["benchmark"], {}, ()), retry=False)
+    tasks = _pending(store, Resolved(plan, manifests(store)["benchmark"], {}, ()), retry=False)
     return f"{len(tasks)} tasks missing"
 
 

@@ -106,7 +106,7 @@ def run_plans(plans: Sequence[Plan], options: RunFlags) -> tuple[Exit, list[RunR
         printers, result = {"info": options.print_text, "warning": warn, "error": print_error}, results[-1]
         for level, text in describe_run(result):
             printers[level](text)
-        if result.log.failed or result.failed_before:
+        if result.failed:
             warn(f"'fringe status {options.out}' lists what has no score; --retry-failed computes it again")
         if result.stopped:
             break

@@ -216,4 +216,4 @@ def test_an_image_that_changes_in_a_bucket_is_left_to_the_next_run(photos, serve
     absent, changed = sorted(line["reason"] for line in first.left)
     assert "3_a.png': does not exist" in absent
     assert "d.png' changed since the run began; run it again" in changed
-    assert first.log.failed == 0
+    assert first.failed == 0

@@ -174,9 +174,9 @@ def test_a_run_of_the_past_that_failed_keeps_the_plan_partial(tmp_path):
     picture(folder / "12_picture.png", 2)  # the model has ten classes
     plan = small(target="label", data=(str(folder),), metrics={"s": Sparseness()})
     first = run_plan(plan, tmp_path / "run", RunOptions())
-    assert (first.log.failed, first.failed_before, first.partial) == (1, 0, True)
+    assert (first.failed, first.partial) == (1, True)
     second = run_plan(plan, tmp_path / "run", RunOptions())
-    assert (second.log.failed, second.failed_before, second.partial) == (0, 1, True)
+    assert (second.log.reports, second.failed, second.partial) == ([], 1, True)
     third = run_plan(plan, tmp_path / "run", RunOptions(retry=True))
-    assert (third.log.failed, third.failed_before, third.partial) == (1, 0, True)
+    assert (third.log.count("done"), third.failed, third.partial) == (1, 1, True)
     assert len(table(Store(tmp_path / "run"))) == 2

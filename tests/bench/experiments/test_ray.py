@@ -63,12 +63,11 @@ def run(cluster, work, timeout=None, workers=2):
 def test_tasks_that_kill_fail_and_dead_actors_are_replaced(cluster, tmp_path):
     asked = manifest(("exits", "fine"), 2)
     work = job(tmp_path, asked)
-    log, ends = run(cluster, work)
+    _, ends = run(cluster, work)
     assert ends == {("exits", "crashed"): 1, ("fine", "done"): 1}
     begun = Counter(line.split()[1] for line in noted(tmp_path / "processes"))
     assert begun == {"exits": 2, "fine": 1}
     assert failed(work.store) == {"exits": "ended its process, 2 times"}
-    assert log.failed == 2
     (tmp_path / "behave").touch()
     run_tasks(work, work.store, work.left(retry=True), RunLog(), SerialExecutor())
     assert failed(work.store) == {}

@@ -153,7 +153,7 @@ def test_images_that_a_model_does_not_take_are_the_same_again(tmp_path):
     (folder / "broken.png").write_bytes(b"x")
     model = net_file(tmp_path / "net.py", resize="none")
     plan = small(data=(str(folder),), models=(model,), n=5)
-    assert run_plan(plan, tmp_path / "run", RunOptions()).log.failed == 2
+    assert run_plan(plan, tmp_path / "run", RunOptions()).failed == 2 * 2
     assert run_plan(plan, tmp_path / "run", RunOptions()).log.reports == []
     write(tmp_path, CHANGED)
     with pytest.raises(InputError, match="its logits are not those"):

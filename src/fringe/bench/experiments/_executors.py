@@ -46,14 +46,14 @@ class TaskReport:
     Attributes:
         task: The task.
         state: What became of it.
-        failed: Number of its images without a score.
+        made: Number of its images whose maps were made, and have all of their scores.
         reused: Number of stored maps that were scored.
         left: Reasons by image (digest) for those that are left to a later run; nothing of them is recorded.
     """
 
     task: Task
     state: State
-    failed: int = 0
+    made: int = 0
     reused: int = 0
     left: Mapping[str, str] = field(default_factory=dict[str, str])
 
@@ -78,11 +78,6 @@ class RunLog:
     def count(self, state: State) -> int:
         """Count the tasks in a state."""
         return sum(report.state == state for report in self.reports)
-
-    @property
-    def failed(self) -> int:
-        """Number of images without a score, summed over tasks."""
-        return sum(report.failed for report in self.reports)
 
     @property
     def left(self) -> int:
@@ -239,7 +234,7 @@ class _Policy:
                 continue
             self.pending.remove(task)
             if state == "done":
-                return TaskReport(task, "cached", self.store.failed_since(task.setting, task.images))
+                return TaskReport(task, "cached")
             self.claimed.add(task.key)
             return task
         return None
@@ -272,8 +267,8 @@ class _Policy:
             self.store.commit(result.about, result.results, task=task.key)
         else:
             self.store.release(task.key)
-        failed = sum(one.failed for one in result.results)
-        return TaskReport(task, state if result.results else "left", failed, result.reused, result.left)
+        made = sum(not one.failed for one in result.results) - result.reused
+        return TaskReport(task, state if result.results else "left", made, result.reused, result.left)
 
 
 class SerialExecutor:

@@ -108,16 +108,12 @@ def make_executor(name: str, workers: int | None = None, timeout: float | None =
 
 @dataclass(frozen=True)
 class RunResult:
-    """How a run ended: early if there is a ``cause``, else everything that could be done is done.
-
-    ``failed_before`` counts the scores that failed in an earlier run; they were not tried again.
-    """
+    """How a run ended: early if there is a ``cause``, else everything that could be done is done."""
 
     resolved: Resolved
     log: RunLog
     store: Store
     cause: BaseException | None = None
-    failed_before: int = 0
 
     @property
     def stopped(self) -> str | None:
@@ -132,15 +128,18 @@ class RunResult:
     @property
     def has_scores(self) -> bool:
         """Whether any score of the plan was computed, now or before."""
-        images = bool(self.resolved.manifest.images)
-        return images and (not self.partial or any(cell.scored for cell in self.results.cells.values()))
+        return any(cell.scored for cell in self.results.cells.values())
+
+    @property
+    def failed(self) -> int:
+        """Number of scores of the plan that failed, now or before: what failed before was not tried again."""
+        return sum(cell.failed for cell in self.results.cells.values())
 
     @property
     def partial(self) -> bool:
         """Whether some image has no score, or a sampled image could not be read."""
-        manifest = self.resolved.manifest
-        lacking = (self.log.left, self.log.failed, self.failed_before, manifest.missing)
-        return any(map(bool, lacking))
+        cells = self.results.cells.values()
+        return bool(self.resolved.manifest.missing) or any(cell.scored < cell.required for cell in cells)
 
     @property
     def left(self) -> list[dict[str, Any]]:
@@ -248,16 +247,16 @@ def run_plan(
         # of two runs that begin at once with other settings the second sees the plan of the first
         check = partial(_check_compatible, store, resolved, amend=options.amend)
         store.write_record(PLAN, plan.name, record, check)
-        log, cause, failed_before = log or RunLog(), None, 0
+        log, cause = log or RunLog(), None
         try:
-            tasks, failed_before = _pending(store, resolved, retry=options.retry)
+            tasks = _pending(store, resolved, retry=options.retry)
             logger.info("%s: %d tasks to compute, in %s", plan.name, len(tasks), store.root)
             log.began(resolved, tasks)
             run_tasks(options.runner(resolved), store, tasks, log, options.executor or SerialExecutor())
         except (Interrupted, TransientError) as error:
             logger.warning("%s stopped: %s; the same call resumes", plan.name, error)
             cause = error
-    return RunResult(resolved, log, store, cause, failed_before)
+    return RunResult(resolved, log, store, cause)
 
 
 def make_maps(
@@ -282,15 +281,13 @@ def make_maps(
         run_tasks(options.runner(resolved), store, tasks, log, options.executor or SerialExecutor())
 
 
-def _pending(store: Store, resolved: Resolved, *, retry: bool) -> tuple[list[Task], int]:
-    """The missing tasks, those of maps that are lost among them, and the number of scores that failed before and are
-    not tried again."""
+def _pending(store: Store, resolved: Resolved, *, retry: bool) -> list[Task]:
+    """The missing tasks, those of maps that are lost among them."""
     results, manifest = Results(resolved.manifest, store), resolved.manifest
     lost = store.lost_maps(
         {manifest.setting_key(model, one) for model, named in manifest.settings.items() for one in named}
     )
-    tasks = pending_tasks(manifest, results, resolved.plan.shard, retry=retry, lost=lost)
-    return tasks, 0 if retry else sum(cell.failed for cell in results.cells.values())
+    return pending_tasks(manifest, results, resolved.plan.shard, retry=retry, lost=lost)
 
 
 def _check_compatible(store: Store, resolved: Resolved, *, amend: bool) -> None:
@@ -363,8 +360,7 @@ def run_record(result: RunResult) -> dict[str, Any]:
         "missing": list(manifest.missing),
         "units": {"done": log.count("done"), "there": log.count("cached"), "crashed": log.count("crashed")},
         "left": result.left,
-        "failed": log.failed,
-        "failed_before": result.failed_before,
+        "failed": result.failed,
         "stopped": result.stopped,
     }
 
@@ -376,13 +372,11 @@ def describe_run(result: RunResult) -> list[tuple[Level, str]]:
     for model, gate in [(label, gate) for label in manifest.settings for gate in manifest.gates(label)]:
         text = gate["text"] if gate["holds"] else f"gate failed, its scores are not to be read ({gate['text']})"
         lines.append(("info" if gate["holds"] else "warning", f"{model}: {text}"))
-    done = [report for report in reports if report.state == "done"]
-    reused = sum(report.reused for report in done)
-    computed = sum(len(report.task.images) - len(report.left) - report.failed for report in done) - reused
+    reused, computed = (sum(getattr(report, name) for report in reports) for name in ("reused", "made"))
     stored = f", {reused} stored maps scored" if reused else ""
     made = f"{counted(len(manifest.images), 'image')}; {counted(computed, 'map')} made now{stored}"
     lines.append(("info", f"{manifest.name}: {made}"))
-    if result.log.failed or result.failed_before:
+    if result.failed:
         lines.extend(("error", line) for line in describe_failures(result.results.failures().to_dicts(), SHOWN))
     versions = mixed(result.results.versions)
     lines.extend(("warning", f"results of several versions are mixed: {line}") for line in versions)

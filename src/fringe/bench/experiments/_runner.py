@@ -62,20 +62,8 @@ class TaskResult:
         return cls(task.about(manifest, versions(), ()), results_of(task.metric_keys, made, ()))
 
 
-@dataclass(frozen=True)
-class _ImageBatch:
-    """Images of one size that are explained together; ``subject`` caches what all methods share."""
-
-    images: list[str]
-    subject: EvaluationContext
-    confidence: list[float]
-
-    def alone(self) -> list["_ImageBatch"]:
-        """Each image in a batch of its own."""
-        of_images = enumerate(zip(self.images, self.confidence, strict=True))
-        return [_ImageBatch([image], self.subject.select([i]), [p]) for i, (image, p) in of_images]
-
-
+#: Images of one size that are explained together, by digest, and what all methods share of them.
+_Batch = tuple[list[str], EvaluationContext]
 #: Images without a score, by digest: a status and why; no status where the reason may pass, and nothing is recorded.
 _Failed = dict[str, tuple[Status | None, str]]
 
@@ -97,7 +85,7 @@ class TaskRunner:
         self.progress: Progress | None = None  # called as maps are made
         self._batch_size: int | Literal["auto"] = batch_size
         self._label = ""  # of the open model
-        self._shard: tuple[Any, list[_ImageBatch], _Failed] | None = None
+        self._shard: tuple[Any, list[_Batch], _Failed] | None = None
         self._opened: dict[tuple[str, str], tuple[Tensor, Tensor | None]] | None = None
 
     def use(self, resolved: Resolved) -> None:
@@ -118,22 +106,25 @@ class TaskRunner:
         known = {image: {"status": status, "error": why} for image, (status, why) in failed.items() if status}
         scored, maps, reused = list[tuple[list[str], list[Scores]]](), dict[str, StoredMap](), list[str]()
 
-        def evaluate(group: _ImageBatch) -> MethodResult:
-            return self._evaluate(task, group, stored)
+        def evaluate(batch: _Batch) -> MethodResult:
+            return self._evaluate(task, *batch, stored)
 
-        for group, row in one_by_one(groups, evaluate, lambda row: row.error, _ImageBatch.alone):
+        def alone(batch: _Batch) -> list[_Batch]:
+            return [([image], batch[1].select([i])) for i, image in enumerate(batch[0])]
+
+        for (images, subject), row in one_by_one(groups, evaluate, lambda row: row.error, alone):
             if row.transient:
-                left |= dict.fromkeys(group.images, str(row.error))
+                left |= dict.fromkeys(images, str(row.error))
                 continue
-            scored.append((group.images, [row.scores[metric] for metric in task.metrics]))
+            scored.append((images, [row.scores[metric] for metric in task.metrics]))
             if row.maps is None and not row.errors:
-                known |= {image: dict(stored[image].metadata) for image in group.images}
-                reused += group.images
+                known |= {image: dict(stored[image].metadata) for image in images}
+                reused += images
                 continue
-            metadata = [_image_metadata(group, row, index) for index in range(len(group.images))]
-            known |= dict(zip(group.images, metadata, strict=True))
+            metadata = _metadata(subject, row)
+            known |= dict(zip(images, metadata, strict=True))
             if row.maps is not None:
-                made = zip(group.images, row.maps, metadata, strict=True)
+                made = zip(images, row.maps, metadata, strict=True)
                 maps |= {one: StoredMap(values, facts, current) for one, values, facts in made if one in saved}
         before = [dict(stored[image].versions) for image in sorted(reused)]
         before = [one for index, one in enumerate(before) if one not in before[:index]]
@@ -153,7 +144,7 @@ class TaskRunner:
 
     def subjects(self, model: str, images: Sequence[str]) -> list[EvaluationContext]:
         """Prepare those images (digests) that can be explained by a model, by size."""
-        return [group.subject for group in self._images(model, images)[0]]
+        return [subject for _, subject in self._images(model, images)[0]]
 
     def explainable(self, model: str, images: Sequence[str]) -> Iterator[tuple[str, EvaluationContext]]:
         """Yield the images (digests) that can be explained by a model, each prepared alone. Raises FringeError if there
@@ -161,24 +152,26 @@ class TaskRunner:
         count, reason = 0, ""
         for image in images:
             groups, failed = self._images(model, (image,))
-            yield from ((image, group.subject) for group in groups)
+            yield from ((image, subject) for _, subject in groups)
             count, reason = count + len(groups), failed[image][1] if failed else reason
         if reason and not count:
             raise FringeError(f"images: {reason}")
 
-    def _evaluate(self, task: Task, group: _ImageBatch, stored: Mapping[str, StoredMap]) -> MethodResult:
+    def _evaluate(
+        self, task: Task, images: list[str], subject: EvaluationContext, stored: Mapping[str, StoredMap]
+    ) -> MethodResult:
         """The result of a batch, without maps where those that are stored were scored; of one that failed by an error
         that may pass, nothing is recorded."""
         plan, model = self.resolved.plan, self.resolved.plan.model(task.model)
         candidate = next(candidate for candidate in plan.candidates(model) if candidate.label == task.method)
         metrics = {label: plan.metrics[label] for label in task.metrics}
         try:
-            with self._classifier.session(group.subject.problem.inputs.device):
-                evaluator = Evaluator(group.subject, [candidate], metrics, self.progress)
-                return _evaluate_stored(evaluator, group, stored) or evaluator.row(candidate)
+            with self._classifier.session(subject.problem.inputs.device):
+                evaluator = Evaluator(subject, [candidate], metrics, self.progress)
+                return _evaluate_stored(evaluator, images, stored) or evaluator.row(candidate)
         except Exception as error:
             _stop_at_device_error(error, f"{task.method} on {task.model}")
-            size, passes_by = len(group.images), is_transient(error)
+            size, passes_by = len(images), is_transient(error)
             text = first_line(error) if passes_by else f"{type(error).__name__}: {first_line(error)}"
             empty = Scores(torch.full((size,), torch.nan, dtype=torch.float64))
             scores, failed = dict.fromkeys(task.metrics, empty), ("failed",) * size
@@ -223,7 +216,7 @@ class TaskRunner:
                 raise FringeError(f"model {model.label!r}: what it computes changed since the run began; run it again")
         return loaded
 
-    def _images(self, model: str, images: Sequence[str]) -> tuple[list[_ImageBatch], _Failed]:
+    def _images(self, model: str, images: Sequence[str]) -> tuple[list[_Batch], _Failed]:
         """Open the images of a task; they are cached for the next task, which usually has the same ones."""
         self._open(model)
         name = (model, tuple(images))
@@ -252,7 +245,7 @@ class TaskRunner:
             self._opened[name] = result
         return result
 
-    def _group(self, group: list[tuple[str, Tensor, Tensor | None]], failed: _Failed) -> _ImageBatch | None:
+    def _group(self, group: list[tuple[str, Tensor, Tensor | None]], failed: _Failed) -> _Batch | None:
         classifier, noise = self._classifier, KeyedGenerator(self.resolved.plan.seed)
         images, x = [image for image, _, _ in group], torch.stack([x for _, x, _ in group]).to(self.device)
         masks = {image: truth for image, _, truth in group if truth is not None}
@@ -301,10 +294,8 @@ class TaskRunner:
                 status, reason = "failed", f"the model cannot take an input of shape {tuple(x.shape[1:])}: {reason}"
             failed |= dict.fromkeys(images, (status, reason))
             return None
-        with float64_on(x.device):
-            confidence = logits.double().softmax(1).gather(1, target[:, None])[:, 0].tolist()
         truth = torch.stack([masks[image] for image in images]).to(x.device) if masks else None
-        return _ImageBatch(images, EvaluationContext(problem, truth), confidence)
+        return images, EvaluationContext(problem, truth)
 
     def _fault(self, image: str, logits: Tensor) -> str | None:
         """Why an image cannot be explained, or None."""
@@ -328,11 +319,11 @@ class TaskRunner:
         return torch.tensor([entry.ref.label for entry in entries], device=self.device)
 
 
-def _evaluate_stored(evaluator: Evaluator, group: _ImageBatch, stored: Mapping[str, StoredMap]) -> MethodResult | None:
+def _evaluate_stored(evaluator: Evaluator, images: list[str], stored: Mapping[str, StoredMap]) -> MethodResult | None:
     """Score the stored maps of a batch; None where one is missing, of another class, or with an error: all are made."""
-    known = [stored[image] for image in group.images if image in stored and not stored[image].metadata.get("error")]
+    known = [stored[image] for image in images if image in stored and not stored[image].metadata.get("error")]
     metadata = [one.metadata for one in known]
-    if [one["target"] for one in metadata] != group.subject.problem.target.tolist():
+    if [one["target"] for one in metadata] != evaluator.subject.problem.target.tolist():
         return None
     faults = tuple("" if one["status"] == "ok" else str(one["status"]) for one in metadata)
     columns = [dict(one.get("diagnostics", ())) for one in metadata]
@@ -344,27 +335,36 @@ def _evaluate_stored(evaluator: Evaluator, group: _ImageBatch, stored: Mapping[s
     return MethodResult(candidate.label, candidate.control, {}, scores, faults)
 
 
-def _image_metadata(group: _ImageBatch, row: MethodResult, index: int) -> dict[str, Any]:
-    """What holds for an image under a method, whatever the metric."""
-    size, evaluated, fault = len(group.images), row.attribution, row.faults[index]
-    metadata: dict[str, Any] = {
-        "target": int(group.subject.problem.target[index]),
-        "confidence": group.confidence[index],
-        "status": fault or "ok",
-        "error": row.error,
-        **{name: getattr(row.passes, name) / size for name in ("forward", "jvp", "vjp")},
-        "seconds": row.seconds / size,
-        "batch": size,
-    }
-    if evaluated is not None:
-        diagnostics = {
-            **evaluated.diagnostics,
-            "completeness_residual": evaluated.completeness_residual,
-            "endpoint_score": evaluated.endpoint_score,
-            "input_score": evaluated.score,
+def _metadata(subject: EvaluationContext, row: MethodResult) -> list[dict[str, Any]]:
+    """What holds for each image under a method, whatever the metric."""
+    target, logits, made = subject.problem.target, subject.problem.logits, row.attribution
+    with float64_on(logits.device):
+        confidence = logits.double().softmax(1).gather(1, target[:, None])[:, 0].tolist()
+    size, of_maps = len(target), dict[str, Tensor]()
+    shared = {name: getattr(row.passes, name) / size for name in ("forward", "jvp", "vjp")}
+    if made is not None:
+        of_maps = {
+            **made.diagnostics,
+            "completeness_residual": made.completeness_residual,
+            "endpoint_score": made.endpoint_score,
+            "input_score": made.score,
         }
-        metadata["verdict"] = evaluated.verdict[index]
-        metadata["diagnostics"] = [(name, float(column[index])) for name, column in diagnostics.items()]
+    metadata: list[dict[str, Any]] = [
+        {
+            "target": int(target[i]),
+            "confidence": confidence[i],
+            "status": fault or "ok",
+            "error": row.error,
+            **shared,
+            "seconds": row.seconds / size,
+            "batch": size,
+        }
+        for i, fault in enumerate(row.faults)
+    ]
+    if made is not None:
+        for i, of_image in enumerate(metadata):
+            of_image["verdict"] = made.verdict[i]
+            of_image["diagnostics"] = [(name, float(column[i])) for name, column in of_maps.items()]
     return metadata
 
 

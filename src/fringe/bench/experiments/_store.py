@@ -49,7 +49,6 @@ from fringe.bench.experiments._database import (
 from fringe.bench.experiments._places import Bucket
 from fringe.bench.experiments._records import (
     LOGITS,
-    OK,
     PLAN,
     Damaged,
     Details,
@@ -524,15 +523,6 @@ class Store(AbstractContextManager["Store"]):
                 return "locked"
             self._db.execute("INSERT OR REPLACE INTO claim VALUES (?, ?, 0)", (task, self.owner))
         return "claimed"
-
-    def failed_since(self, setting: str, images: Iterable[str]) -> int:
-        """How many images failed under a setting since :meth:`blocks` were read."""
-        self._refresh()
-        known, failed = [fingerprint(image) for image in images], set[int]()
-        for rows in (block.rows for block in self._blocks if block.setting == setting):
-            new = rows[(rows["id"] > self._planned) & np.isin(rows["image"], known)]
-            failed |= set(new["image"][(new["status"] > OK).any(1)].tolist())
-        return len(failed)
 
     def release(self, task: str) -> None:
         """Give up the claim of a task of which nothing is stored."""
