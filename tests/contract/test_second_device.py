@@ -262,9 +262,9 @@ def test_a_benchmark_runs_there_and_keeps_maps_of_the_cpu(place):
     )
     resolved = resolve(plan)
     units = pending_tasks(resolved.manifest, (), 3)
-    expected = [TaskRunner(resolved).perform(unit) for unit in units]
+    expected = [TaskRunner(resolved, save_maps=True).perform(unit) for unit in units]
     with place():
-        worker = TaskRunner(resolved, device=ELSEWHERE.type)
+        worker = TaskRunner(resolved, device=ELSEWHERE.type, save_maps=True)
         for unit, other in zip(units, expected, strict=True):
             done = worker.perform(unit)
             made = {one.image: one.map for one in other.results if one.map is not None}

@@ -174,10 +174,9 @@ def hold(base, keys, until):
 
 def test_units_that_another_run_has_claimed_are_looked_at_now_and_then(tmp_path, monkeypatch):
     work, scheduled = job(tmp_path, manifest(("fine", "too"), 4)), []
-    schedule = ProcessExecutor.schedule
-    monkeypatch.setattr(
-        ProcessExecutor, "schedule", lambda self, *task: (scheduled.append(task), schedule(self, *task))
-    )
+    process = _executors._Process
+    send = process.send
+    monkeypatch.setattr(process, "send", lambda self, *task: (scheduled.append(task), send(self, *task)))
     units = work.left()
     other = fork(hold, tmp_path, [unit.key for unit in units[:3]], tmp_path / "go")
     while not (tmp_path / "holding").exists():

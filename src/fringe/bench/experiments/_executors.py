@@ -10,7 +10,7 @@ import sys
 import time
 import traceback
 from collections import Counter, deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from multiprocessing.connection import wait
 from typing import Any, Literal, Protocol, Self
@@ -111,164 +111,120 @@ def perform_or_exit(runner: TaskRunner, task: Task, stored: Stored) -> TaskResul
         os._exit(1)
 
 
-#: A task that ended, with its result, or the reason why it has none: its process died or was late, as in "ended its
-#: process (SIGKILL)". No task, and a reason: a process ended before it could take one.
-Ended = tuple[Task | None, TaskResult | str]
+#: Tasks, each with the stored maps of its images, as an executor asks for them; None where those that are left are
+#: claimed by another run now.
+Tasks = Iterator[tuple[Task, Stored] | None]
+#: Tasks that ended, each with its result, or the reason why it has none: its process ended, or was late, as in "ended
+#: its process (SIGKILL), 3 times".
+Ended = Generator[tuple[Task, TaskResult | str]]
 
 
 class Executor(Protocol):
-    """Performs tasks somewhere. What becomes of a task that fails is decided by :func:`run_tasks`."""
+    """Performs tasks somewhere."""
 
-    @property
-    def capacity(self) -> int:
-        """Tasks that are performed at a time."""
-        ...
-
-    def start(self, runner: TaskRunner, tasks: int) -> None:
-        """Prepare for tasks.
+    def perform(self, runner: TaskRunner, tasks: Tasks, most: int) -> Ended:
+        """Perform tasks until there are no more, and end what was started for them when this is closed.
 
         Args:
             runner: Computes the tasks, here or as a copy in another process.
-            tasks: Largest number of tasks that will be scheduled.
-        """
-        ...
+            tasks: The tasks, to be asked for one when it can begin. None stands for a task that may be had later.
+            most: Largest number of tasks.
 
-    def schedule(self, task: Task, stored: Stored) -> None:
-        """Begin a task; at most ``capacity`` of them are running.
-
-        Args:
-            task: A task of the plan of the runner.
-            stored: The stored maps of its images, by image: it scores them.
-        """
-        ...
-
-    def completed(self, timeout: float) -> Sequence[Ended]:
-        """Wait for running tasks, and return those that ended.
-
-        Args:
-            timeout: Longest time to wait, in seconds.
-
-        Returns:
-            Each task that ended, with its result or the reason why it has none; without a task, the reason why a
-            process could not start.
+        Yields:
+            Each task that ended, with its result or the reason why it has none.
 
         Raises:
-            FringeError: If the model cannot be used: the run ends.
+            FringeError: If the model cannot be used, or no process can start: the run ends.
         """
-        ...
-
-    def stop(self) -> None:
-        """End everything that is running."""
         ...
 
 
 def run_tasks(runner: TaskRunner, store: Store, tasks: Sequence[Task], log: RunLog, executor: Executor) -> None:
     """Perform tasks until each is committed, or left to a later run.
 
-    A task that another run has claimed is looked at again every ``POLL_INTERVAL`` seconds. A task whose process dies or
-    is late is tried ``MAX_TRIES`` times; then its scores failed.
+    A task that another run has claimed is looked at again every ``POLL_INTERVAL`` seconds.
 
-    ``log`` gets the report of each task, and is up to date at any time, also when this is interrupted. The executor is
-    started and stopped here. Raises FringeError if the model or the store cannot be used, or ``MAX_TRIES`` processes in
-    turn end before they take a task.
+    ``log`` gets the report of each task, and is up to date at any time, also when this is interrupted. Raises
+    FringeError if the model or the store cannot be used, or the executor has no process that takes a task.
     """
-    policy, running = _Policy(runner.resolved.manifest, store, deque(tasks)), 0
+    claimed = set[str]()
 
     def tell(report: TaskReport) -> None:
         log.reports.append(report)
         log.ended(report)
         check_interrupt()
 
+    def claims() -> Tasks:
+        waiting, again = list(tasks), 0.0
+        while waiting:
+            while time.monotonic() < again:
+                yield None
+            for task in waiting[:]:
+                state = store.claim(task.key)
+                if state == "locked":
+                    continue
+                waiting.remove(task)
+                if state == "done":
+                    tell(TaskReport(task, "cached"))
+                    continue
+                claimed.add(task.key)
+                yield task, {} if task.force else store.load_maps(task.setting, task.images)
+            again = time.monotonic() + POLL_INTERVAL
+
     try:
-        executor.start(runner, len(tasks))
-        while policy.pending or running:
-            while running < executor.capacity and (found := policy.next()) is not None:
-                if isinstance(found, TaskReport):
-                    tell(found)
-                    continue
-                executor.schedule(found, {} if found.force else store.load_maps(found.setting, found.images))
-                running += 1
-            results = executor.completed(POLL_INTERVAL)
-            for task, result in results:
-                if task is None:
-                    policy.blame_start(str(result))
-                    continue
-                running -= 1
-                if (report := policy.settle(task, result)) is not None:
-                    tell(report)
-                else:
-                    policy.pending.append(task)
-            if not results and not running:  # all tasks are claimed by another run, or no process is ready
-                time.sleep(POLL_INTERVAL)
+        with contextlib.closing(executor.perform(runner, claims(), len(tasks))) as ended:
+            for task, result in ended:
+                claimed.discard(task.key)
+                tell(_commit(store, runner.resolved.manifest, task, result))
     except BaseException:
         store.abandon()  # where a claim cannot be given up, as on a full disk, it must not stop the next run
         raise
     finally:
-        executor.stop()
-        for key in policy.claimed:
+        for key in claimed:
             with contextlib.suppress(FringeError):
                 store.release(key)
 
 
-@dataclass
-class _Policy:
-    """Which task comes next, and what follows from a task's end."""
+def _commit(store: Store, manifest: Manifest, task: Task, result: TaskResult | str) -> TaskReport:
+    """Store the result of a task; of one that has none, the reason."""
+    state: State = "crashed" if isinstance(result, str) else "done" if result.results else "left"
+    known = TaskResult.failed(task, manifest, result) if isinstance(result, str) else result
+    if any(task.metrics or one.map is not None for one in known.results):
+        store.commit(known.about, known.results, task=task.key)
+    else:
+        store.release(task.key)
+    made = sum(not one.failed for one in known.results) - known.reused
+    return TaskReport(task, state, made, known.reused, known.left)
 
-    manifest: Manifest
-    store: Store
-    pending: deque[Task]
-    tries: Counter[str] = field(default_factory=Counter[str])
-    not_before: dict[str, float] = field(default_factory=dict[str, float])
-    claimed: set[str] = field(default_factory=set[str])
-    failed_starts: int = 0
 
-    def next(self) -> Task | TaskReport | None:
-        """Take the first task that may be tried now; a report for one that another run has done meanwhile."""
-        now = time.monotonic()
-        for task in list(self.pending):
-            if self.not_before.get(task.key, 0.0) > now:
-                continue
-            state = "claimed" if task.key in self.claimed else self.store.claim(task.key)
-            if state == "locked":
-                self.not_before[task.key] = now + POLL_INTERVAL
-                continue
-            self.pending.remove(task)
-            if state == "done":
-                return TaskReport(task, "cached")
-            self.claimed.add(task.key)
-            return task
-        return None
+class Tries:
+    """Counts how often tasks were tried whose process ended or was late, and processes that ended before they took a
+    task."""
+
+    def __init__(self) -> None:
+        self._counts, self._starts = Counter[str](), 0
+
+    def reset(self) -> None:
+        """Note that a process took a task."""
+        self._starts = 0
+
+    def again(self, task: Task, reason: str) -> str | None:
+        """None if a task is to be tried again, else the reason why it failed."""
+        self._counts[task.key] += 1
+        if self._counts[task.key] < MAX_TRIES:
+            logger.warning("%s on %s %s; it is tried again", task.method, task.model, reason)
+            return None
+        return f"{reason}, {MAX_TRIES} times"
 
     def blame_start(self, reason: str) -> None:
-        """Count a process that ended before it took a task: no task is to blame, and another would end the same way."""
-        self.failed_starts += 1
-        if self.failed_starts == MAX_TRIES:
+        """Count a process: no task is to blame, and another would end the same way. Raises FringeError after some."""
+        self._starts += 1
+        if self._starts == MAX_TRIES:
             raise FringeError(
                 f"{MAX_TRIES} processes in turn {reason} before they began; can they import the methods, "
                 'and does a script that starts them do so under `if __name__ == "__main__"`?',
                 argument="workers",
             )
-
-    def settle(self, task: Task, result: TaskResult | str) -> TaskReport | None:
-        """Commit a result, and give the final report of a task; None if it is to be tried again."""
-        if isinstance(result, TaskResult):
-            self.failed_starts = 0
-            return self._commit(task, result, "done")
-        self.tries[task.key] += 1
-        if self.tries[task.key] < MAX_TRIES:
-            logger.warning("%s on %s %s; it is tried again", task.method, task.model, result)
-            return None
-        reason = f"{result}, {MAX_TRIES} times"
-        return self._commit(task, TaskResult.failed(task, self.manifest, reason), "crashed")
-
-    def _commit(self, task: Task, result: TaskResult, state: State) -> TaskReport:
-        self.claimed.discard(task.key)
-        if any(task.metrics or one.map is not None for one in result.results):
-            self.store.commit(result.about, result.results, task=task.key)
-        else:
-            self.store.release(task.key)
-        made = sum(not one.failed for one in result.results) - result.reused
-        return TaskReport(task, state if result.results else "left", made, result.reused, result.left)
 
 
 class SerialExecutor:
@@ -280,19 +236,9 @@ class SerialExecutor:
         progress: Called as maps are made.
     """
 
-    capacity = 1
-
     def __init__(self, *, keep: bool = False, progress: Progress | None = None) -> None:
-        self._results = list[Ended]()
         self._keep, self._progress = keep, progress
         self._runner: TaskRunner | None = None
-
-    def start(self, runner: TaskRunner, tasks: int) -> None:
-        if self._runner is None or not self._keep:
-            self._runner = runner
-            runner.progress = self._progress
-        else:
-            self._runner.use(runner.resolved)
 
     @property
     def runner(self) -> TaskRunner:
@@ -300,15 +246,17 @@ class SerialExecutor:
         assert self._runner is not None
         return self._runner
 
-    def schedule(self, task: Task, stored: Stored) -> None:
-        self._results.append((task, perform(self.runner, task, stored)))
-
-    def completed(self, timeout: float) -> list[Ended]:
-        results, self._results = self._results, []
-        return results
-
-    def stop(self) -> None:
-        self._results = []
+    def perform(self, runner: TaskRunner, tasks: Tasks, most: int) -> Ended:
+        if self._runner is None or not self._keep:
+            self._runner = runner
+            runner.progress = self._progress
+        else:
+            self._runner.use(runner.resolved)
+        for found in tasks:
+            if found is None:
+                time.sleep(POLL_INTERVAL)
+            else:
+                yield found[0], perform(self._runner, *found)
 
 
 class ProcessExecutor(Executor):
@@ -321,49 +269,49 @@ class ProcessExecutor(Executor):
     """
 
     def __init__(self, workers: int, timeout: float | None = None):
-        self._workers = self._capacity = workers
-        self.timeout = timeout
-        self._idle, self._busy = list[_Process](), list[_Process]()
+        self.workers, self.timeout = workers, timeout
 
-    @property
-    def capacity(self) -> int:
-        """Number of processes."""
-        return self._capacity
-
-    def start(self, runner: TaskRunner, tasks: int) -> None:
+    def perform(self, runner: TaskRunner, tasks: Tasks, most: int) -> Ended:
         try:
             pickle.dumps(runner)
         except Exception as error:  # of whatever class a method or a metric has
             message = f"its methods or metrics cannot be sent to other processes ({first_line(error)})"
             hint = "write them as classes of a module that can be imported, or take executor='serial'"
             raise InputError(message, argument="executor", hint=hint) from error
-        self._runner, self._capacity = runner, max(1, min(self._workers, tasks))
+        count, idle, busy = max(1, min(self.workers, most)), list[_Process](), list[_Process]()
+        again, tries, found = deque[tuple[Task, Stored]](), Tries(), None
+        try:
+            while True:
+                while len(busy) < count and (found := again.popleft() if again else next(tasks, ())):
+                    for dead in [process for process in idle if not process.alive]:  # it blames no task
+                        idle.remove(dead)
+                        dead.close()
+                    busy.append(idle.pop() if idle else _Process(runner, count))
+                    busy[-1].send(*found)
+                if not busy and found == ():
+                    return
+                wait([process.pipe for process in busy], _LOOK)
+                for process in list(busy):
+                    result = self._result(process)
+                    if result is None:
+                        continue
+                    busy.remove(process)
+                    if isinstance(result, TaskResult):
+                        idle.append(process)
+                        tries.reset()
+                    else:
+                        process.close()
+                        result = tries.again(process.task, result) if process.began else tries.blame_start(result)
+                    if result is None:
+                        again.append((process.task, process.stored))
+                    else:
+                        yield process.task, result
+        finally:
+            for process in (*idle, *busy):
+                process.close()
 
-    def schedule(self, task: Task, stored: Stored) -> None:
-        for dead in [process for process in self._idle if not process.alive]:  # it blames no task
-            self._idle.remove(dead)
-            dead.close()
-        process = self._idle.pop() if self._idle else _Process(self._runner, self._capacity)
-        self._busy.append(process)
-        process.send(task, stored)
-
-    def completed(self, timeout: float) -> list[Ended]:
-        deadline, results = time.monotonic() + timeout, list[Ended]()
-        while self._busy and not results:
-            wait([process.pipe for process in self._busy], min(_LOOK, max(0.0, deadline - time.monotonic())))
-            for process in list(self._busy):
-                results += self._ended(process)
-            if time.monotonic() > deadline:
-                break
-        return results
-
-    def stop(self) -> None:
-        for process in (*self._idle, *self._busy):
-            process.close()
-        self._idle, self._busy = [], []
-
-    def _ended(self, process: "_Process") -> list[Ended]:
-        """What a process says; nothing if it says nothing yet."""
+    def _result(self, process: "_Process") -> TaskResult | str | None:
+        """What a process says, or why it has ended; None if it says nothing yet."""
         is_gone = not process.alive  # before its last words are read
         answer = process.answer()
         if answer == _READY:
@@ -372,19 +320,9 @@ class ProcessExecutor(Executor):
         if isinstance(answer, FringeError):
             raise answer
         is_late = self.timeout is not None and time.monotonic() - process.since > self.timeout
-        if isinstance(answer, TaskResult):
-            self._busy.remove(process)
-            self._idle.append(process)
-            return [(process.task, answer)]
-        if not is_gone and not is_late and answer is None:
-            return []
-        self._busy.remove(process)
-        reason = f"ended its process ({process.cause})" if is_gone or answer else f"took longer than {self.timeout:g} s"
-        process.close()
-        if process.began:
-            return [(process.task, reason)]
-        self.schedule(process.task, process.stored)  # it took no part in that
-        return [(None, reason)]
+        if isinstance(answer, TaskResult) or not (is_gone or is_late or answer):
+            return answer
+        return f"ended its process ({process.cause})" if is_gone or answer else f"took longer than {self.timeout:g} s"
 
 
 #: What a process says when it can take a task, and what it is heard to say when it has ended.
