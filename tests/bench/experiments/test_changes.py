@@ -25,7 +25,7 @@ def stale(out):
     """The rows of a run that no plan asks for."""
     store = Store(out)
     blocks = store.blocks()
-    return orphaned(blocks, [Results(plan, None, blocks) for plan in manifests(store).values()])
+    return orphaned(blocks, [Results(plan, store, blocks) for plan in manifests(store).values()])
 
 
 linux = pytest.mark.skipif(sys.platform != "linux", reason="needs fork and /proc")

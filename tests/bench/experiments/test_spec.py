@@ -169,7 +169,6 @@ def test_defaults_fill_what_is_unset_and_are_no_choice():
     assert (plan.limit("max_sensitivity"), plan.limit("insertion")) == (8, 100)
     assert (plan.controls, plan.score, plan.exif, plan.exclude) == (True, "logit", "ignore", frozenset())
     assert build_plan(ExperimentSpec(metrics="insertion")).limits == {}  # a default limit of what is not required
-    assert ExperimentSpec(n=3).without("n") == ExperimentSpec()
 
 
 @pytest.mark.parametrize(

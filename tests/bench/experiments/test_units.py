@@ -184,5 +184,5 @@ def test_what_a_plan_requires_is_what_it_lists():
     assert len(listed) == 6
     for key in itertools.product((setting, "other"), "klz", "pqrsz"):
         (task,) = stored([key])
-        assert bool(Results(about, None, [task]).blocks) == (key in listed)
-        assert len(orphaned([task], [Results(about, None, [task])])) == (key not in listed)
+        assert bool(Results(about, Store(None), [task]).blocks) == (key in listed)
+        assert len(orphaned([task], [Results(about, Store(None), [task])])) == (key not in listed)

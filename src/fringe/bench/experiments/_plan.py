@@ -205,12 +205,6 @@ class Plan:
         return getattr(self, name) if hasattr(self, name) else self.more.get(name, options_of()[name])
 
     def __post_init__(self) -> None:
-        labels = [model.label for model in self.models]
-        if not labels or len(set(labels)) != len(labels):
-            raise InputError(f"models: got the labels {labels}, expected at least one and each once")
-        for label in self.limits:
-            if label not in self.metrics:
-                raise InputError(f"limits: {label!r} is no metric of this plan; its metrics: {', '.join(self.metrics)}")
         records = [scene.record() for scene in self.scenes.values()]
         twice = [label for label, record in zip(self.scenes, records, strict=True) if records.count(record) > 1]
         if twice:  # their examples would have the same names

@@ -1,7 +1,7 @@
 """Results: the scores that a plan requires, read from the store into arrays, and from arrays into tables."""
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
@@ -28,6 +28,13 @@ MAP = np.dtype(
 Column = NDArray[np.float64]
 #: What holds for a map whatever the metric, as the tables show it.
 _OF_MAP = ("target", "confidence", "status", "verdict", "forward", "jvp", "vjp", "seconds")
+
+
+#: The columns of the table of scores.
+_COLUMNS = (
+    *("model", "method", "control", "setting", "metric", "metric_key", "image", "image_id", "label", "target"),
+    *("confidence", "score", "status", "error", "verdict", "flags", "forward", "jvp", "vjp", "seconds"),
+)
 
 
 @dataclass(frozen=True)
@@ -123,9 +130,8 @@ class Results:
             its map: ``forward``, ``jvp``, ``vjp`` (passes) and ``seconds``.
     """
 
-    def __init__(self, manifest: Manifest, source: Store | None, blocks: Iterable[Block] | None = None):
+    def __init__(self, manifest: Manifest, source: Store, blocks: Iterable[Block] | None = None):
         self.manifest, self._source = manifest, source
-        known = source.blocks() if blocks is None and source is not None else blocks or ()
         keys = [manifest.setting_key(model, method) for model, named in manifest.settings.items() for method in named]
         names = keys, [m["key"] for m in manifest.metrics.values()], [image["digest"] for image in manifest.images]
         self._places = tuple({name: i for i, name in enumerate(dict.fromkeys(one))} for one in names)
@@ -145,9 +151,9 @@ class Results:
         self._places_of_notes: dict[tuple[tuple[str, ...], str | None], int] = {((), None): 0}
         self._places_of_verdicts: dict[str | None, int] = {None: 0}
         self.blocks, parts, self._size = list[Block](), [np.zeros(1, MAP)], 1
-        for block in known:
-            at, columns = self._where(block), [self._places[1].get(key, -1) for key in block.about["metrics"]]
-            if at is None or not (is_used := self._uses(block, at, columns)).any():
+        for block in source.blocks() if blocks is None else blocks:
+            at = self.where(block)
+            if not (is_used := at >= 0).any():
                 continue
             rows, at = block.rows[is_used], at[is_used]
             notes = self._notes(block, rows)
@@ -159,7 +165,7 @@ class Results:
             left = np.arange(len(rows))
             while len(left):  # once, unless a block has an image twice
                 _, first = np.unique(at[left], return_index=True)
-                self._add(block, rows, at, columns, notes[0], left[first])
+                self._add(block, rows, at, notes[0], left[first])
                 left = np.delete(left, first)
             self.blocks.append(block)
             self._size += len(rows)
@@ -167,23 +173,16 @@ class Results:
         del self._rank
         self.verdicts, self.notes = list(self._places_of_verdicts), list(self._places_of_notes)
 
-    def _where(self, block: Block) -> NDArray[np.int64] | None:
-        """Where the images of rows are, -1 for one that is none of the plan's; None for another setting."""
+    def where(self, block: Block) -> NDArray[np.int64]:
+        """Where among the images of the plan those of rows (n) are; -1 for a row that it does not ask for."""
         if block.setting not in self._places[0] or not len(self._marks):
-            return None
-        at = np.minimum(np.searchsorted(self._marks, block.rows["image"]), len(self._marks) - 1)
-        return np.where(self._marks[at] == block.rows["image"], self._order[at], -1)
-
-    def _uses(self, block: Block, at: NDArray[Any], columns: Sequence[int]) -> NDArray[np.bool_]:
-        known = [column for column in columns if column >= 0]
-        required = self.required[self._places[0][block.setting]][known][:, at].any(0)
-        return (at >= 0) & (required | (not columns))
-
-    def uses(self, block: Block) -> NDArray[np.bool_]:
-        """Which rows of a block the plan asks for."""
-        at = self._where(block)
-        columns = [self._places[1].get(key, -1) for key in block.about["metrics"]]
-        return np.zeros(len(block.rows), np.bool_) if at is None else self._uses(block, at, columns)
+            return np.full(len(block.rows), -1)
+        marks, keys = block.rows["image"], block.about["metrics"]
+        nearest = np.minimum(np.searchsorted(self._marks, marks), len(self._marks) - 1)
+        at = self._order[nearest]
+        known = [self._places[1][key] for key in keys if key in self._places[1]]
+        required = self.required[self._places[0][block.setting]][known][:, at].any(0) | (not keys)
+        return np.where((self._marks[nearest] == marks) & required, at, -1)
 
     def _notes(self, block: Block, rows: NDArray[Any]) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
         """The places of the notes of scores (metrics, rows), and of the verdicts (rows)."""
@@ -204,11 +203,11 @@ class Results:
         block: Block,
         rows: NDArray[Any],
         at: NDArray[Any],
-        columns: Sequence[int],
         notes: NDArray[Any],
         chosen: NDArray[Any],
     ) -> None:
         """Take the scores of some rows, each of another image, where they are better than those that are there."""
+        columns = [self._places[1].get(key, -1) for key in block.about["metrics"]]
         source = [m for m, column in enumerate(columns) if column >= 0]
         target = self._places[0][block.setting], np.array([columns[m] for m in source], int)[:, None], at[chosen]
         status = rows["status"][chosen].T[source]
@@ -271,51 +270,32 @@ class Results:
         """
         import polars as pl
 
-        manifest, word = self.manifest, pl.Categorical
-        metrics = manifest.metrics if metric is None else {metric: manifest.metrics[metric]}
-        images, counts = manifest.images_of(model), [len(manifest.positions(model, one)) for one in metrics]
-        setting = manifest.setting_key(model, method)
-
-        def constant(value: Any, kind: Any) -> pl.Series:
-            plain = pl.String if kind == word else kind
-            return pl.repeat(value, sum(counts), dtype=plain, eager=True).cast(kind)
-
-        def by_metric(values: Iterable[str]) -> pl.Series:
-            numbers = np.repeat(np.arange(len(counts)), counts)
-            return pl.Series(list(values), dtype=word)[numbers]
-
-        def by_image(name: str, kind: Any) -> pl.Series:
-            column = pl.Series([image[name] for image in images], dtype=kind)
-            return pl.concat([column[:count] for count in counts]) if counts else column[:0]
-
-        def stored(name: str) -> NDArray[Any]:
-            parts = [self.cells[model, method, one].column(name) for one in metrics]
-            return np.concatenate(parts) if parts else np.empty(0, np.int64)
-
-        status, index, notes = stored("status"), stored("note_index"), self.notes
-        of_map = self._of_map(stored("map_index"), status)
-        errors, flags = [error for _, error in notes], [list(named) for named, _ in notes]
-        return pl.DataFrame(
+        manifest, word, errors = self.manifest, pl.Categorical, pl.Series([e for _, e in self.notes], dtype=pl.String)
+        flags = pl.Series([*(list(named) for named, _ in self.notes), None], dtype=pl.List(pl.String))
+        known = {name: [image[name] for image in manifest.images_of(model)] for name in ("digest", "id", "label")}
+        images = pl.DataFrame(
             {
-                "model": constant(model, word),
-                "method": constant(method, word),
-                "control": constant("control" in manifest.settings[model][method]["method"], pl.Boolean),
-                "setting": constant(setting, word),
-                "metric": by_metric(metrics),
-                "metric_key": by_metric(metric["key"] for metric in metrics.values()),
-                "image": by_image("digest", pl.String).cast(word),
-                "image_id": by_image("id", pl.String),
-                "label": by_image("label", pl.Int32),
-                "target": of_map["target"],
-                "confidence": of_map["confidence"],
-                "score": pl.Series(stored("score"), dtype=pl.Float64).fill_nan(None),
-                "status": of_map["status"],
-                "error": pl.Series(errors, dtype=pl.String)[index],
-                "verdict": of_map["verdict"],
-                "flags": pl.Series([*flags, None], dtype=pl.List(pl.String))[np.where(status == MISSING, -1, index)],
-                **{name: of_map[name] for name in ("forward", "jvp", "vjp", "seconds")},
+                "image": pl.Series(known["digest"], dtype=pl.String).cast(word),
+                "image_id": pl.Series(known["id"], dtype=pl.String),
+                "label": pl.Series(known["label"], dtype=pl.Int32),
             }
         )
+
+        def part(metric: str) -> pl.DataFrame:
+            cell = self.cells[model, method, metric]
+            status, index = cell.column("status"), cell.column("note_index")
+            names = {"model": model, "method": method, "metric": metric}
+            names |= {"setting": manifest.setting_key(model, method), "metric_key": manifest.metrics[metric]["key"]}
+            return images[: len(status)].with_columns(
+                *(pl.lit(text).cast(word).alias(name) for name, text in names.items()),
+                pl.lit("control" in manifest.settings[model][method]["method"]).alias("control"),
+                score=pl.Series(cell.scores).fill_nan(None),
+                error=errors[index],
+                flags=flags[np.where(status == MISSING, -1, index)],
+                **self._of_map(cell.column("map_index"), status),
+            )
+
+        return pl.concat([part(one) for one in manifest.metrics if metric in (None, one)]).select(_COLUMNS)
 
     def _of_map(self, at: NDArray[Any], status: NDArray[Any]) -> "dict[str, pl.Series]":
         """Columns of the maps at some places, null where there is none (0)."""

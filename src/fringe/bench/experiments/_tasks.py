@@ -13,7 +13,7 @@ from fringe._strings.formats import counted
 from fringe.bench.experiments._manifest import Manifest
 from fringe.bench.experiments._records import MISSING, OK, fingerprint
 from fringe.bench.experiments._results import Results
-from fringe.bench.experiments._store import Block
+from fringe.bench.experiments._store import Block, Store
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ def pending_tasks(
     """The tasks that compute the scores of a plan that are not ``stored``, with ``retry`` also those that failed, and
     the maps that are ``lost`` (:meth:`Store.lost_maps`): model by model, ``shard`` images at a time, all methods on the
     same images in turn, so that they share what is computed once for an image."""
-    results = stored if isinstance(stored, Results) else Results(manifest, None, stored)
+    results = stored if isinstance(stored, Results) else Results(manifest, Store(None), stored)
     is_done = results.status == OK if retry else results.status != MISSING
     labels, tasks, lost = list(manifest.metrics), list[Task](), lost or {}
     keys, limits = ([one[name] for one in manifest.metrics.values()] for name in ("key", "limit"))
@@ -119,7 +119,7 @@ def orphaned(blocks: Iterable[Block], plans: Sequence[Results]) -> list[dict[str
     for block in blocks:
         used = np.zeros(len(block.rows), np.bool_)
         for one in plans:
-            used |= one.uses(block)
+            used |= one.where(block) >= 0
         if used.all():
             continue
         is_known = np.isin(block.rows["image"], images)
