@@ -25,7 +25,7 @@ from synthetic_units import (
     when_noted,
 )
 
-from fringe.bench.cards import read_target
+from fringe.attribution import read_target
 from fringe.bench.experiments import RunLog, RunOptions, _executors, run_plan
 from fringe.bench.experiments._executors import (
     ProcessExecutor,

@@ -14,9 +14,15 @@ from torch import Tensor
 from fringe._numbers.rng import KeyedGenerator
 from fringe._strings.formats import first_paragraph
 from fringe._strings.names import Reference
-from fringe.attribution import METHODS, Attributor, method_of_record, require_package
-from fringe.bench.experiments import (
+from fringe.attribution import (
+    METHODS,
+    Attributor,
     CallableMethod,
+    method_of_record,
+    read_target,
+    require_package,
+)
+from fringe.bench.experiments import (
     ExperimentSpec,
     Plan,
     Resolved,
@@ -25,7 +31,6 @@ from fringe.bench.experiments import (
     TaskRunner,
     build_plan,
     read_results,
-    read_target,
     resolve,
     run_in_memory,
     sample_examples,

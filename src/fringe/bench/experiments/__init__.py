@@ -39,7 +39,6 @@ from fringe.bench.experiments._run import (
 from fringe.bench.experiments._runner import TaskRunner
 from fringe.bench.experiments._spec import ExperimentSpec
 from fringe.bench.experiments._store import Store
-from fringe.bench.experiments._target import CallableMethod, read_target
 from fringe.bench.experiments._tasks import (
     Task,
     mixed,

@@ -25,10 +25,10 @@ from fringe.attribution import (
     innermost_reference,
     preset_names,
     read_preset,
+    read_target,
     require_package,
 )
 from fringe.bench.experiments._spec import ExperimentSpec, options_of
-from fringe.bench.experiments._target import read_target
 from fringe.bench.scenes import SCENES, Scene, get_scene
 from fringe.classifier import Score
 from fringe.data import SOURCE, ImageError, ImageRef, find_inputs
