@@ -30,6 +30,7 @@ REFERENCES: dict[str, Callable[[Tensor], Tensor]] = {
 METHODS = {
     **{f"occlusion by {name}": ("captum:occlusion", name) for name in REFERENCES},
     **{f"IG from {name}": ("ig", name) for name in REFERENCES},
+    "libra, IG from a comma": ("libra:ig", "a comma"),
     "kernel SHAP, a comma": ("captum:kernel_shap", "a comma"),
     "gradient × input": ("captum:input_x_gradient", None),
     "SmoothGrad": ("smoothgrad", None),

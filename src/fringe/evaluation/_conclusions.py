@@ -3,6 +3,7 @@
 import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from statistics import NormalDist
 from typing import Any
 
 from fringe._strings.formats import counted
@@ -19,8 +20,6 @@ from fringe.evaluation._statistics import (
 )
 from fringe.metrics import Aggregate, Direction
 
-#: A difference of this many half intervals is found in four of five samples: (1.96 + .84) / 1.96.
-_POWER = (1.96 + 0.84) / 1.96
 #: What replaces pixels, in words.
 _REFERENCES = {**dict.fromkeys(("gaussian", "box", "folded"), "a blur"), "mean": "the mean colour"}
 #: More images than this many times those at hand are not asked for: the two methods are level.
@@ -160,7 +159,7 @@ def _winners(contests: Sequence[_Contest], tested: bool, several: bool) -> list[
             f"; in {_listed(names)} {best} is better than all controls, and level with {level}"
             for (best, level), names in sorted(ahead.items(), key=lambda item: -len(item[1]))[:2]
         )
-        return [f"{who} shown to be better than {rivals} in any score{known}."]
+        return [f"{who} shown to be better than {rivals} in any metric{known}."]
     parts = [f"{method} is better than {rivals} in {_listed(names)}" for method, names in won.items()]
     return [f"{'; '.join(parts)}."]
 
@@ -182,7 +181,7 @@ def _level(contests: Sequence[_Contest]) -> list[str]:
         for (control, state), names in levels.items()
     ]
     text = "; ".join(parts)
-    return [f"{text[0].upper()}{text[1:]}: such a score is no evidence for a map here, take another one."]
+    return [f"{text[0].upper()}{text[1:]}: such a metric is no evidence for a map here, take another one."]
 
 
 def _turned(contests: Sequence[_Contest], variants: Mapping[str, tuple[str, str]]) -> list[str]:
@@ -206,8 +205,14 @@ def _turned(contests: Sequence[_Contest], variants: Mapping[str, tuple[str, str]
 
 
 def _next(contests: Sequence[_Contest]) -> list[str]:
-    """What more images would show, of the score where the fewest of them are needed."""
-    needed = list[tuple[float, str]]()
+    """What more images would show, of the score where the fewest of them are needed.
+
+    A difference of ``power`` half intervals has in four of five samples the p that Holm's adjustment asks of the first
+    of those that were not shown: (1.96 + .84) / 1.96 if there is one.
+    """
+    needed, z = list[tuple[float, str]](), NormalDist().inv_cdf
+    family = sum(len(one.level) for one in contests)
+    power = (z(1 - BELOW / (2 * max(family, 1))) + z(0.8)) / z(0.975)
     for one in contests:
         if (rival := one.rival) is None:
             continue
@@ -215,11 +220,13 @@ def _next(contests: Sequence[_Contest]) -> list[str]:
         half, size, n = (difference.high - difference.low) / 2, abs(difference.value), difference.n
         if not half > 0 or not math.isfinite(half):
             continue
-        more = n * (_POWER * half / size) ** 2 if size > 0 else math.inf
+        more = n * (power * half / size) ** 2 if size > 0 else math.inf
         known = f"{one.best} and {rival} differ by {size:.2g} in {_title(one.metric)}, and {counted(n, 'image')}"
-        text = f"{known} show a difference of {_POWER * half:.2g} in four of five samples"
-        advice = f"take about {_rounded(max(more, n + 1)):,} images to tell them apart"
-        needed.append((more, f"{text}: {'they are level' if more > _MANY_MORE * n else advice}."))
+        text = f"{known} show a difference of {power * half:.2g} in four of five samples"
+        advice = "they are level"
+        if more <= _MANY_MORE * n:
+            advice = f"take about {_rounded(max(more, n + 1)):,} images to tell them apart"
+        needed.append((more, f"{text}: {advice}."))
     return [min(needed)[1]] if needed else []
 
 
