@@ -26,7 +26,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from fringe.bench.experiments._executors import Job
+from fringe.bench.experiments import TaskRunner
 
 METHODS = ("fringe", "ig", "sg", "gig", "ig2", "agi", "eg", "mig", "zero", "random", "uniform", "edge")
 CONTROLS = ("zero", "random", "uniform", "edge")
@@ -130,7 +130,7 @@ def resume(root: Path) -> str:
     store = Store(root)
     store.clean()
     plan: Any = SimpleNamespace(shard=SHARD)
-    tasks, _ = _pending(store, Resolved(plan, manifests(store)["benchmark"], {}, ()), retry=False)
+    tasks = _pending(store, Resolved(plan, manifests(store)["benchmark"], {}, ()), retry=False)
     return f"{len(tasks)} tasks missing"
 
 
@@ -169,28 +169,20 @@ def overhead(root: Path, tasks: int) -> None:
         serial = 0.0
         for executor in ("serial", "processes", "ray"):
             store, times = Store(root / f"{work[:4].strip()}-{executor}"), list[float]()
-            job = (NullJob if work == "nothing" else Job)(real)
+            runner: Any = NullRunner(real) if work == "nothing" else TaskRunner(real)
             missing = pending_tasks(real.manifest, (), 1 if work == "nothing" else 2)
 
             def ended(_: TaskReport, times: list[float] = times) -> None:
                 times.append(time.perf_counter())
 
-            run_tasks(
-                job, store, missing, RunLog(), ended, make_executor(executor, None if executor == "serial" else 1)
-            )
+            how = make_executor(executor, None if executor == "serial" else 1)
+            run_tasks(runner, store, missing, RunLog(ended=ended), how)
             each = 1000 * (times[-1] - times[0]) / (len(times) - 1)
             serial = serial or each
             print(f"| {work} | {executor} | {each:.1f} | {each - serial:+.1f} | {len(times)} tasks |", flush=True)
 
 
-class NullJob(Job):
-    """Tasks that compute nothing."""
-
-    def worker(self) -> Any:
-        return NullRunner()
-
-
-class NullRunner:
+class NullRunner(TaskRunner):
     """Computes nothing: a row for each score."""
 
     def perform(self, task: Any, stored: Any = None) -> Any:

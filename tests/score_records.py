@@ -157,9 +157,9 @@ def records_of_cell(cell):
     results = cell._results
     known = {image["digest"]: image for image in results.manifest.images_of(cell.model, cell.metric)}
     key = results.manifest.metrics[cell.metric]["key"]
-    ids = results.arrays.maps["id"][cell.column("map_index")].tolist()
+    ids = results.maps["id"][cell.column("map_index")].tolist()
     setting = results.manifest.setting_key(cell.model, cell.method)
-    blocks = [block for block in results.arrays.blocks if block.setting == setting]
+    blocks = [block for block in results.blocks if block.setting == setting]
     rows = {
         number: row
         for block in blocks

@@ -8,7 +8,8 @@ from torch import nn
 
 import fringe
 from fringe import InputError, IntegratedGradients
-from fringe.bench.experiments import ExperimentSpec, build_plan, read_target, run_experiment
+from fringe.attribution import read_target
+from fringe.bench.experiments import ExperimentSpec, build_plan, run_experiment
 from fringe.models import run_file
 from fringe.testing import check_attributor
 from toys import build, images

@@ -15,7 +15,7 @@ from small_plans import digits_plan
 from typer.main import get_command
 
 import fringe
-from fringe.bench.experiments import Callbacks, ExperimentSpec, RunOptions, Store, build_plan, run_plan
+from fringe.bench.experiments import ExperimentSpec, RunLog, RunOptions, Store, build_plan, run_plan
 from fringe.bench.report import build_table
 from fringe.cli import app
 from fringe.metrics._perturbation import ExchangeMetric
@@ -53,7 +53,7 @@ def test_every_curve_of_an_experiment_has_two_references():
 def test_the_table_of_a_run_that_was_interrupted_stays(results, monkeypatch, tmp_path, capsys):
     name, plan = "focus", digits_plan(n=2)
     monkeypatch.setattr(results, "TABLES_FOLDER", tmp_path)
-    run_plan(plan, tmp_path / name, RunOptions(), Callbacks(ended=lambda report: os.kill(os.getpid(), signal.SIGINT)))
+    run_plan(plan, tmp_path / name, RunOptions(), RunLog(ended=lambda report: os.kill(os.getpid(), signal.SIGINT)))
     results.write_tables(tmp_path, [name])
     assert capsys.readouterr().out == f"{name}: left as it is, because its run is not complete\n"
     assert list(tmp_path.glob("*.csv")) == []

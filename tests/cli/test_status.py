@@ -11,7 +11,7 @@ from PIL import Image
 from command_line import run
 from fringe import FRInGe, IntegratedGradients
 from fringe.bench import tune as _tuning
-from fringe.bench.experiments import TRIAL, ModelSource, Plan, PlanModel, RunOptions, Store, describe_failures, run_plan
+from fringe.bench.experiments import TRIAL, Plan, PlanModel, RunOptions, Store, describe_failures, run_plan
 from fringe.bench.experiments._store import PLAN
 from fringe.metrics import Sparseness
 
@@ -28,7 +28,7 @@ def document(folder):
 
 def small(data=("embedded:digits",), **changes):
     methods = {"ig": IntegratedGradients(steps=2), "fringe": FRInGe(steps=2)}
-    models = (PlanModel("digits", ModelSource("embedded:digits"), methods),)
+    models = (PlanModel("digits", "embedded:digits", methods),)
     plan = Plan("benchmark", tuple(data), models, {"sparseness": Sparseness()}, n=2, controls=False)
     return replace(plan, **changes)
 

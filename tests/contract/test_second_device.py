@@ -15,7 +15,7 @@ from fringe import METRICS, Classifier, FRInGe, InputSpace
 from fringe._numbers.rng import KeyedGenerator
 from fringe.attribution import PaperFRInGe, ReleasedFRInGe
 from fringe.bench.experiments._manifest import resolve
-from fringe.bench.experiments._plan import ModelSource, Plan, PlanModel
+from fringe.bench.experiments._plan import Plan, PlanModel
 from fringe.bench.experiments._records import OK
 from fringe.bench.experiments._runner import TaskRunner
 from fringe.bench.experiments._tasks import pending_tasks
@@ -250,7 +250,7 @@ def test_a_benchmark_runs_there_and_keeps_maps_of_the_cpu(place):
     plan = Plan(
         name="plan",
         data=("embedded:digits",),
-        models=(PlanModel("digits", ModelSource("embedded:digits"), {"ig": fringe.IntegratedGradients(steps=4)}),),
+        models=(PlanModel("digits", "embedded:digits", {"ig": fringe.IntegratedGradients(steps=4)}),),
         metrics={
             "sparseness": Sparseness(),
             "insertion": Insertion(),
@@ -262,9 +262,9 @@ def test_a_benchmark_runs_there_and_keeps_maps_of_the_cpu(place):
     )
     resolved = resolve(plan)
     units = pending_tasks(resolved.manifest, (), 3)
-    expected = [TaskRunner(resolved).perform(unit) for unit in units]
+    expected = [TaskRunner(resolved, save_maps=True).perform(unit) for unit in units]
     with place():
-        worker = TaskRunner(resolved, device=ELSEWHERE.type)
+        worker = TaskRunner(resolved, device=ELSEWHERE.type, save_maps=True)
         for unit, other in zip(units, expected, strict=True):
             done = worker.perform(unit)
             made = {one.image: one.map for one in other.results if one.map is not None}

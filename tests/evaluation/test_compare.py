@@ -279,7 +279,7 @@ def test_progress_runs_from_nothing_to_every_map():
         ((IntegratedGradients(), ["insertion"]), r"expected a list such as \[IntegratedGradients\("),
         (
             ([normal], ["insertion"]),
-            "method: got <function normal .*, expected a name .*; fringe.bench.experiments.read_target",
+            "method: got <function normal .*, expected a name .*; fringe.attribution.read_target",
         ),
         ((["ig"], Insertion()), r"expected a list such as \[Insertion\("),
         ((["ig"], [5]), "metric: got 5, expected a name or a configured metric"),

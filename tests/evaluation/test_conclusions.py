@@ -43,8 +43,8 @@ def test_lower_is_better_where_the_metric_says_so():
 @pytest.mark.parametrize(("shift", "state"), [(1.3, "ahead of"), (0.999, "level with")])
 def test_no_method_wins_where_a_control_is_level_or_ahead(shift, state):
     first, second = sentences(table(fringe=1.0, ig=0.5, diffusion=shift), ["diffusion"])
-    assert first == "No method is shown to be better than all other methods and all controls in any score."
-    assert second.startswith(f"The control diffusion is {state} the best method in a: such a score is no evidence")
+    assert first == "No method is shown to be better than all other methods and all controls in any metric."
+    assert second.startswith(f"The control diffusion is {state} the best method in a: such a metric is no evidence")
 
 
 def test_methods_that_are_level_but_ahead_of_all_controls_are_named():
@@ -52,7 +52,7 @@ def test_methods_that_are_level_but_ahead_of_all_controls_are_named():
     first, *_ = sentences(scores, ["edge"])
     best, other = sorted(("fringe", "ig"), key=lambda name: -scores[name, "a"].mean())
     assert first == (
-        "No method is shown to be better than all other methods and all controls in any score; "
+        "No method is shown to be better than all other methods and all controls in any metric; "
         f"in a {best} is better than all controls, and level with {other}."
     )
 
@@ -61,7 +61,7 @@ def test_a_sharper_map_of_another_method_may_be_ahead():
     """Where the map of fringe, made sharper, is ahead of ig, ig has shown no more than that sharper maps win."""
     scores = {**table(fringe=0.5, ig=1.0, edge=0.0), ("power(1.5):fringe", "a"): SCORES[5] * 0.1 + 1.2}
     first, second = sentences(scores, ["edge", "power(1.5):fringe"])
-    assert first == "No method is shown to be better than all other methods and all controls in any score."
+    assert first == "No method is shown to be better than all other methods and all controls in any metric."
     assert second.startswith("The control power(1.5):fringe is ahead of the best method in a:")
     scores["power(1.5):fringe", "a"] -= 0.5
     told = sentences(scores, ["edge", "power(1.5):fringe"])
@@ -115,7 +115,7 @@ def test_a_conclusion_that_turns_with_the_reference_is_said():
 def test_one_method_is_compared_with_its_controls_alone():
     assert sentences(table(fringe=1.0, edge=0.0), ["edge"]) == ["fringe is better than all controls in a."]
     first, *_ = sentences(table(fringe=0.0, edge=1.0), ["edge"])
-    assert first == "fringe is not shown to be better than all controls in any score."
+    assert first == "fringe is not shown to be better than all controls in any metric."
 
 
 def test_nothing_is_said_of_too_few_images_of_one_method_or_of_metrics_without_a_direction():

@@ -1,6 +1,7 @@
 """The next tokens of language models: classes, rows, answers, words, and maps against single calls and Captum."""
 
 import functools
+import warnings
 
 import pytest
 import torch
@@ -295,6 +296,18 @@ def test_fringe_walks_towards_candidates_that_are_equally_probable(tokenizer):
     assert float(walked.diagnostics["endpoint_entropy"]) > float(walked.diagnostics["entropy"])
 
 
+def test_a_walk_of_many_passes_is_announced(model, tokenizer, monkeypatch):
+    monkeypatch.setattr("fringe.explanations._call.attribute", lambda *_, **__: pytest.skip("reached"))
+    message = r"fringe takes up to 19,000 passes for each token of an answer; method='captum:occlusion' takes one"
+    with pytest.warns(UserWarning, match=message), pytest.raises(pytest.skip.Exception):
+        explain(model, tokenizer, PROMPT, method="fringe")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for few in (fringe.FRInGe(max_steps=3), "ig"):
+            with pytest.raises(pytest.skip.Exception):
+                explain(model, tokenizer, PROMPT, method=few)
+
+
 def test_the_page_of_an_answer_has_its_words_and_tokens(model, tokenizer, tmp_path):
     result = explain(model, tokenizer, PROMPTS, generate=2, probe=True)
     text = write_page(result, tmp_path / "page.html", row=3).read_text()
@@ -302,6 +315,7 @@ def test_the_page_of_an_answer_has_its_words_and_tokens(model, tokenizer, tmp_pa
     for word in PROMPTS[1].split():
         assert f"<span>{word}</span>" in text
     assert 'value="1" checked' in text
+    assert text.count('"unit":" (nats)"') == 2
     with pytest.raises(InputError, match="got 4 for 4 inputs"):
         write_page(result, tmp_path / "page.html", row=4)
 

@@ -17,6 +17,8 @@ from fringe.attribution._base import (
 from fringe.attribution._diagnostics import PathAttributor, gradient_attribution, path_attribution
 from fringe.attribution._drawing import to_input as to_input
 from fringe.attribution._drawing import to_photograph as to_photograph
+from fringe.attribution._functions import CallableMethod as CallableMethod
+from fringe.attribution._functions import read_target as read_target
 from fringe.attribution._integrate import integrate, integrate_steps, quadrature_nodes
 from fringe.attribution._modifiers import Incomplete as Incomplete
 from fringe.attribution._modifiers import Reweighted as Reweighted

@@ -558,7 +558,7 @@ def get_method(method: str | Attributor | type[Attributor]) -> Attributor:
     if isinstance(method, (list, tuple)) or (isinstance(method, str) and "," in method):
         hint = "several methods are compared by 'fringe compare --methods A,B', in Python by fringe.compare"
         raise InputError(f"got {method!r}, expected one method", argument="method", hint=hint)
-    hint = "fringe.bench.experiments.read_target makes a method of a function" if callable(method) else ""
+    hint = "fringe.attribution.read_target makes a method of a function" if callable(method) else ""
     return configured(method, Attributor, METHODS, "FRInGe()", hint)
 
 

@@ -21,9 +21,9 @@ from fringe.bench.experiments import (
     MISSING,
     OK,
     STATUSES,
-    Callbacks,
     ExperimentSpec,
     Plan,
+    RunLog,
     RunOptions,
     RunResult,
     SerialExecutor,
@@ -158,7 +158,7 @@ class ImageComparison(ImageRun[CompareSpec]):
         how: dict[str, Any] = {"device": spec.device, "batch_size": spec.batch_size, "executor": executor}
         options = RunOptions(**how, amend=True, retry=True)
         with Store(self._out, beside=True):
-            told = Callbacks.of(bar)
+            told = RunLog.shown(bar)
             finished = run_plan(self.plan, self._out, options.resolve(), told, forget=self._overwrite)
         stored = _Stored(finished)
         if finished.cause is None:
@@ -401,7 +401,7 @@ class _Stored:
 
     def _row(self, method: str, at: list[int]) -> MethodResult:
         """What is stored of a method on some images."""
-        notes, scores, results = self.results.arrays.notes, dict[str, Scores](), self.results
+        notes, scores, results = self.results.notes, dict[str, Scores](), self.results
         cells = {metric: results.cells[self.model, method, metric] for metric in results.metrics}
         faults, errors = [""] * len(at), [""] * len(at)
         for metric, cell in cells.items():
@@ -434,7 +434,7 @@ class _Stored:
         maps = self.store.load_maps(setting, digests)
         lacking = [one for one, fault in zip(digests, row.faults, strict=True) if fault != "failed" and one not in maps]
         if lacking:
-            made = runner.perform(Task(self.model, row.label, setting, (), (), tuple(lacking))).results
+            made = runner.perform(Task(self.model, row.label, setting, (), (), tuple(lacking), save=True)).results
             maps |= {one.image: one.map for one in made if one.map is not None}
         known = [maps[digest].values for digest in digests if digest in maps]
         values = [maps[one].values if one in maps else torch.full_like(known[0], torch.nan) for one in digests if known]

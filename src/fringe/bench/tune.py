@@ -19,9 +19,10 @@ from fringe.bench.experiments import (
     Plan,
     PlanModel,
     RunOptions,
-    Session,
+    RunResult,
+    SerialExecutor,
     build_plan,
-    open_session,
+    open_run,
     run_plan,
 )
 from fringe.bench.tuning import (
@@ -166,13 +167,15 @@ def tune_preset(
     """
     require_local("out", root)
     trial_plan = tuning_plan(plan)
-    session = open_session(trial_plan, root)
-    resolved, model = session.resolved, plan.models[0]
+    opened = open_run(trial_plan, root)
+    resolved, model = opened.resolved, plan.models[0]
+    if options.executor is None or isinstance(options.executor, SerialExecutor):  # model and images stay in memory
+        options = options.model_copy(update={"executor": SerialExecutor(keep=True)})
     method, known = base_method(model), resolved.manifest.models[model.label]
     path = root / f"{known['architecture']}.preset.json"
     check_preset(path, method, known["weights"], plan.seed)
 
-    score = partial(_score, trial_plan, session, options)
+    score = partial(_score, trial_plan, opened, options)
     tuned = tune(method, space, score, seed=plan.seed, trials=trials, progress=progress)
     images = [content_of(image["digest"]) for image in resolved.manifest.images]
     metadata = preset_metadata(tuned, architecture=known["architecture"], weights=known["weights"], images=images)
@@ -181,12 +184,12 @@ def tune_preset(
     return TunedPreset(model.label, tuned, path)
 
 
-def _score(plan: Plan, session: Session, options: RunOptions, method: Attributor) -> dict[str, Sequence[float]]:
+def _score(plan: Plan, opened: RunResult, options: RunOptions, method: Attributor) -> dict[str, Sequence[float]]:
     """The trial's scores by metric, (n,) each. Raises FringeError where an image has none: a mean over others would
     compare settings on different images."""
     model = replace(plan.models[0], methods={TRIAL: method})
     trial = replace(plan, models=(model,))
-    result = run_plan(trial, session.store.root, options.model_copy(update={"amend": True}), session=session)
+    result = run_plan(trial, opened.store.root, options.model_copy(update={"amend": True}), opened=opened)
     if result.stopped:
         raise Interrupted(result.stopped)
     if result.left:

@@ -92,13 +92,13 @@ def report(
     Exit codes: 0 written, 1 a file cannot be written, 2 wrong usage, 130 interrupted.
     """
     with exit_on_error("bench"):
-        from fringe.bench.experiments import Store, manifests, read_results
+        from fringe.bench.experiments import Store, manifests
         from fringe.bench.report import ReportSpec, write_report
 
         ReportSpec(**given)  # a wrong value is refused before the run is read
         only = given.pop("plan", None)
         store = Store(run, create=False)
-        plans = list(manifests(store)) if only is None else [read_results(store, only).manifest.name]
+        plans = list(manifests(store)) if only is None else [only]
         if not plans:
             raise InputError(f"{str(store.root)!r} holds no plan yet", argument="run")
         for name in plans:

@@ -128,7 +128,7 @@ def with_file_methods(given: Mapping[str, Any]) -> dict[str, Any]:
     """The options with the functions of ``file.py:NAME`` in place of these words, as ``fringe verify`` reads them."""
     if ".py:" not in given.get("methods", ""):
         return dict(given)
-    from fringe.bench.experiments import read_target
+    from fringe.attribution import read_target
 
     methods = list[Any]()
     for text in read_list(given["methods"]):

@@ -13,9 +13,9 @@ from fringe._files.disk import require_inside
 from fringe._strings.formats import to_json
 from fringe._strings.names import read_pair
 from fringe.bench.experiments import (
-    Callbacks,
     ExperimentSpec,
     Plan,
+    RunLog,
     RunOptions,
     RunResult,
     Store,
@@ -102,11 +102,11 @@ def run_plans(plans: Sequence[Plan], options: RunFlags) -> tuple[Exit, list[RunR
     require_inside(options.out / "report", options.out)  # now, and not after hours of work
     for plan in plans:
         with Progress(plan.name, None, quiet=options.as_json) as bar:
-            results.append(run_plan(plan, options.out, options, Callbacks.of(bar)))
+            results.append(run_plan(plan, options.out, options, RunLog.shown(bar)))
         printers, result = {"info": options.print_text, "warning": warn, "error": print_error}, results[-1]
         for level, text in describe_run(result):
             printers[level](text)
-        if result.log.failed or result.failed_before:
+        if result.failed:
             warn(f"'fringe status {options.out}' lists what has no score; --retry-failed computes it again")
         if result.stopped:
             break
@@ -123,7 +123,7 @@ def report_plan(options: RunFlags, result: RunResult, *, reference: str | None =
 
     manifest = result.resolved.manifest
     with Progress("maps of examples", None, quiet=options.as_json) as bar:
-        make_maps(result, options, examples_of(result.results, reference), Callbacks.of(bar))
+        make_maps(result, options, examples_of(result.results, reference), RunLog.shown(bar))
     store = Store(options.out, create=False)
     written = write_report(store, plan=manifest.name, reference=reference, allow_partial=True)
     if not options.as_json:

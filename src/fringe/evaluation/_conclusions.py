@@ -139,7 +139,7 @@ def _winners(contests: Sequence[_Contest], tested: bool, several: bool) -> list[
             f"; in {_listed(names)} {best} is better than all controls, and level with {level}"
             for (best, level), names in sorted(ahead.items(), key=lambda item: -len(item[1]))[:2]
         )
-        return [f"{who} shown to be better than {rivals} in any score{known}."]
+        return [f"{who} shown to be better than {rivals} in any metric{known}."]
     parts = [f"{method} is better than {rivals} in {_listed(names)}" for method, names in won.items()]
     return [f"{'; '.join(parts)}."]
 
@@ -161,7 +161,7 @@ def _level(contests: Sequence[_Contest]) -> list[str]:
         for (control, state), names in levels.items()
     ]
     text = "; ".join(parts)
-    return [f"{text[0].upper()}{text[1:]}: such a score is no evidence for a map here, take another one."]
+    return [f"{text[0].upper()}{text[1:]}: such a metric is no evidence for a map here, take another one."]
 
 
 def _turned(contests: Sequence[_Contest], variants: Mapping[str, tuple[str, str]]) -> list[str]:

@@ -186,8 +186,8 @@ class ScoreTable:
             others = [m for m, of in self.scores if of == label and m not in self.controls and m != self.reference]
             first = self.scores[self.reference, label]
             pairs: list[tuple[Column, Column, Aggregate]] = [(first, self.scores[m, label], kind) for m in others]
-            found = paired_all(pairs, self.seed, **self.groups.get(label, {}))
-            differences |= dict(zip([(method, label) for method in others], found, strict=True))
+            compared = paired_all(pairs, self.seed, **self.groups.get(label, {}))
+            differences |= dict(zip([(method, label) for method in others], compared, strict=True))
         return differences
 
     def _better(self, method: str, column: Mapping[str, Estimate], direction: Direction) -> bool | None:

@@ -10,7 +10,7 @@ from fringe import InputError, IntegratedGradients
 from fringe.attribution import get_method
 from fringe.bench.cards import Card, Measurement, card_of_run, write_card
 from fringe.bench.cards._card import failures, summarise_card
-from fringe.bench.experiments import ExperimentSpec, ModelSource, Plan, PlanModel, run_experiment
+from fringe.bench.experiments import ExperimentSpec, Plan, PlanModel, run_experiment
 from fringe.bench.scenes import Gate
 from fringe.data import digits_samples
 from fringe.evaluation import estimate, paired
@@ -162,7 +162,7 @@ def test_a_method_that_a_run_lacks_is_named_with_those_it_has(run):
 
 def test_a_setting_that_differs_between_models_is_not_that_of_the_first(tmp_path):
     models = tuple(
-        PlanModel(label, ModelSource("embedded:digits"), {"ig": IntegratedGradients(steps=steps)})
+        PlanModel(label, "embedded:digits", {"ig": IntegratedGradients(steps=steps)})
         for label, steps in (("a", 2), ("b", 3))
     )
     plan = Plan("p", ("embedded:digits",), models, {"sparseness": get_metric("sparseness")}, n=1, controls=False)

@@ -5,7 +5,7 @@ from collections import Counter
 from PIL import Image
 
 from fringe import IntegratedGradients
-from fringe.bench.experiments._plan import ModelSource, Plan, PlanModel
+from fringe.bench.experiments._plan import Plan, PlanModel
 from fringe.metrics import Insertion, Sparseness
 from score_records import records_in
 
@@ -13,7 +13,7 @@ IG = IntegratedGradients(steps=8)
 
 
 def models(**methods):
-    return (PlanModel("digits", ModelSource("embedded:digits"), methods or {"ig": IG}),)
+    return (PlanModel("digits", "embedded:digits", methods or {"ig": IG}),)
 
 
 def digits_plan(**changed):
@@ -81,4 +81,4 @@ def net():
 def net_file(path, answer="self.layer(x.flatten(1))", before="", seed=1, resize="8x8"):
     """Write a network of four classes into a Python file, and give its source."""
     path.write_text(NET.format(answer=answer, before=before, seed=seed))
-    return ModelSource(f"{path}:net", f"resize={resize},mean=0.5,std=0.5", trust_code=True)
+    return PlanModel("net", f"{path}:net", {"ig": IG}, f"resize={resize},mean=0.5,std=0.5", trust_code=True)

@@ -7,8 +7,9 @@ import time
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import torch
+
 from fringe._files.records import digest
-from fringe.bench.experiments._executors import Job
 from fringe.bench.experiments._manifest import Manifest, Resolved
 from fringe.bench.experiments._records import fingerprint
 from fringe.bench.experiments._runner import TaskResult
@@ -80,28 +81,6 @@ def commit(store, unit):
     store.commit(done.about, done.results, task=unit.key)
 
 
-@dataclass(frozen=True)
-class SyntheticWorker:
-    """Writes the unit's name to ``log``, its process beside it, and does as the method's name says, unless the file
-    ``behave`` is there; ``holds`` waits for it."""
-
-    log: Path
-    behave: Path
-
-    def perform(self, unit, kept=None):
-        note(self.log, unit.key)
-        processes = self.log.with_name("processes")
-        note(processes, f"{os.getpid()} {unit.method}")
-        if not self.behave.exists():
-            mine = sum(line.startswith(f"{os.getpid()} ") for line in noted(processes))
-            misbehave("hangs" if unit.method == "tires" and mine > TIRES_AFTER else unit.method)
-        while unit.method == "holds" and not self.behave.exists():
-            time.sleep(0.05)
-        if unit.method == "waits" and sum(line.endswith(" waits") for line in noted(processes)) == 1:
-            time.sleep(600)  # to be killed; what another process does after it is done at once
-        return computed(unit)
-
-
 def misbehave(how):
     if how == "exits":
         os._exit(7)
@@ -149,13 +128,16 @@ def when_noted(base, method, act):
 _STORES: dict[str, Store] = {}
 
 
-@dataclass(frozen=True)
-class SyntheticJob(Job):
-    """A job whose worker computes nothing. ``base`` holds the store, the log and the switch; ``url`` is that of a store
-    elsewhere."""
+@dataclass
+class SyntheticRunner:
+    """Computes nothing: it writes the unit's name to ``log``, its process beside it, and does as the method's name
+    says, unless the file ``behave`` is there; ``holds`` waits for it. ``base`` holds the store and these files; ``url``
+    is that of a store elsewhere."""
 
-    base: Path = Path()
+    resolved: Resolved
+    base: Path
     url: str = ""
+    device = torch.device("cpu")
 
     @property
     def store(self):
@@ -165,8 +147,18 @@ class SyntheticJob(Job):
             _STORES[name] = Store(Path(self.url) if self.url else self.base / "run")
         return _STORES[name]
 
-    def worker(self):
-        return SyntheticWorker(self.base / "log", self.base / "behave")
+    def perform(self, unit, stored=None):
+        note(self.base / "log", unit.key)
+        processes, behave = self.base / "processes", self.base / "behave"
+        note(processes, f"{os.getpid()} {unit.method}")
+        if not behave.exists():
+            mine = sum(line.startswith(f"{os.getpid()} ") for line in noted(processes))
+            misbehave("hangs" if unit.method == "tires" and mine > TIRES_AFTER else unit.method)
+        while unit.method == "holds" and not behave.exists():
+            time.sleep(0.05)
+        if unit.method == "waits" and sum(line.endswith(" waits") for line in noted(processes)) == 1:
+            time.sleep(600)  # to be killed; what another process does after it is done at once
+        return computed(unit)
 
     def left(self, **more):
         """The units that are missing."""
@@ -175,7 +167,7 @@ class SyntheticJob(Job):
 
 def job(base, asked, url=""):
     """The work of a manifest in ``base / "run"``, or in an object store."""
-    return SyntheticJob(Resolved(None, asked, {}, ()), base=base, url=url)
+    return SyntheticRunner(Resolved(None, asked, {}, ()), base, url)
 
 
 KNOWN = dict.fromkeys(digest(i) for i in range(200))

@@ -10,7 +10,7 @@ from small_plans import small
 from synthetic_units import commit, expected, manifest, table
 
 from fringe._files.urls import url_of
-from fringe.bench.experiments import RunOptions, pending_tasks, read_results, read_status, run_plan
+from fringe.bench.experiments import RunLog, RunOptions, pending_tasks, read_results, read_status, run_plan
 from fringe.bench.experiments._store import Store
 from fringe.data import ImageError, find_inputs
 from fringe.errors import FringeError, InputError, TransientError
@@ -205,20 +205,15 @@ def test_an_image_that_changes_in_a_bucket_is_left_to_the_next_run(photos, serve
     key = f"{tmp_path.name}/photos/d.png"
     other = client.get_object(Bucket="bucket", Key=f"{tmp_path.name}/photos/b/c.png")["Body"].read()
 
-    class Meanwhile:
-        """Replaces one picture and removes another after they were drawn."""
+    def replace_one_and_remove_another(resolved, tasks):
+        _urls._recent = _urls._Recent()
+        client.put_object(Bucket="bucket", Key=key, Body=other)
+        client.delete_object(Bucket="bucket", Key=f"{tmp_path.name}/photos/3_a.png")
 
-        def began(self, resolved, tasks):
-            _urls._recent = _urls._Recent()
-            client.put_object(Bucket="bucket", Key=key, Body=other)
-            client.delete_object(Bucket="bucket", Key=f"{tmp_path.name}/photos/3_a.png")
-
-        def ended(self, report):
-            pass
-
-    first = run_plan(small(data=(url,), n=5), tmp_path / "run", RunOptions(), Meanwhile())
+    log = RunLog(began=replace_one_and_remove_another)
+    first = run_plan(small(data=(url,), n=5), tmp_path / "run", RunOptions(), log)
     assert len(refs) == 5
     absent, changed = sorted(line["reason"] for line in first.left)
     assert "3_a.png': does not exist" in absent
     assert "d.png' changed since the run began; run it again" in changed
-    assert first.log.failed == 0
+    assert first.failed == 0

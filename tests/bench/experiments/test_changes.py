@@ -12,10 +12,10 @@ from synthetic_units import expected, job, manifest, noted, table
 from fringe import IntegratedGradients
 from fringe.bench.experiments import ProcessExecutor, RunLog, RunOptions, run_plan
 from fringe.bench.experiments._executors import SerialExecutor, run_tasks
-from fringe.bench.experiments._plan import ModelSource, PlanModel
-from fringe.bench.experiments._results import Results, read_results
+from fringe.bench.experiments._plan import PlanModel
+from fringe.bench.experiments._results import Results, manifests, read_results
 from fringe.bench.experiments._store import Store
-from fringe.bench.experiments._tasks import ScoreArrays, manifests, orphaned
+from fringe.bench.experiments._tasks import orphaned
 from fringe.errors import InputError
 from fringe.inputs import content_digest
 from fringe.metrics import Insertion, Sparseness
@@ -25,7 +25,7 @@ def stale(out):
     """The rows of a run that no plan asks for."""
     store = Store(out)
     blocks = store.blocks()
-    return orphaned(blocks, [ScoreArrays(plan, blocks) for plan in manifests(store).values()])
+    return orphaned(blocks, [Results(plan, store, blocks) for plan in manifests(store).values()])
 
 
 linux = pytest.mark.skipif(sys.platform != "linux", reason="needs fork and /proc")
@@ -35,7 +35,7 @@ linux = pytest.mark.skipif(sys.platform != "linux", reason="needs fork and /proc
 
 def run_synthetic(base):
     work = job(base, manifest(("fine", "too"), 20))
-    run_tasks(work, work.store, work.left(), RunLog(), lambda report: None, SerialExecutor())
+    run_tasks(work, work.store, work.left(), RunLog(), SerialExecutor())
 
 
 @linux
@@ -94,7 +94,7 @@ def test_a_plan_that_grows_computes_what_is_new(tmp_path):
     assert done_units(run_plan(plan, tmp_path, RunOptions())) == {("more", both, 1): 2}
     plan = replace(plan, n=3)
     assert done_units(run_plan(plan, tmp_path, RunOptions())) == {("ig", both, 1): 1, ("more", both, 1): 1}
-    plan = replace(plan, models=(*plan.models, PlanModel("twin", ModelSource("embedded:digits"), {"new": IG})))
+    plan = replace(plan, models=(*plan.models, PlanModel("twin", "embedded:digits", {"new": IG})))
     grown = run_plan(plan, tmp_path, RunOptions())
     assert grown.log.reports == []  # another name for the same maps: they are there
     store = Store(tmp_path)
@@ -114,7 +114,7 @@ def test_a_plan_in_another_batch_size_engine_or_order_is_the_same(tmp_path):
 def test_amended_plans_say_why_old_units_serve_no_more(tmp_path):
     model, folder = net_file(tmp_path / "net.py"), pictures(tmp_path / "pictures", 2)
     plan = small(
-        data=(str(folder),), models=(PlanModel("net", model, {"ig": IG, "old": IG}),), metrics={"s": Sparseness()}
+        data=(str(folder),), models=(replace(model, methods={"ig": IG, "old": IG}),), metrics={"s": Sparseness()}
     )
     out = tmp_path / "run"
 
@@ -124,7 +124,7 @@ def test_amended_plans_say_why_old_units_serve_no_more(tmp_path):
     assert not run_plan(plan, out, RunOptions()).partial
     assert reasons() == {}
 
-    plan = replace(plan, models=(PlanModel("net", model, {"ig": IntegratedGradients(steps=16)}),))
+    plan = replace(plan, models=(replace(model, methods={"ig": IntegratedGradients(steps=16)}),))
     assert run_plan(plan, out, RunOptions(amend=True)).log.count("done") == 2
     assert reasons() == {("ig", "method.steps: 8, now 16"): 2}
 
@@ -144,7 +144,7 @@ def test_amended_plans_say_why_old_units_serve_no_more(tmp_path):
     plan = replace(plan, metrics={"s": Insertion()})
     run_plan(plan, out, RunOptions(amend=True))
     assert ("ig", "its metrics have other settings now") in reasons()
-    plan = replace(plan, models=(PlanModel("other", model, {"ig": IG}),))
+    plan = replace(plan, models=(replace(model, label="other"),))
     run_plan(plan, out, RunOptions(amend=True))
     assert set(reasons()) == {("ig", "no plan has the model 'net'")}
 
@@ -174,9 +174,9 @@ def test_a_run_of_the_past_that_failed_keeps_the_plan_partial(tmp_path):
     picture(folder / "12_picture.png", 2)  # the model has ten classes
     plan = small(target="label", data=(str(folder),), metrics={"s": Sparseness()})
     first = run_plan(plan, tmp_path / "run", RunOptions())
-    assert (first.log.failed, first.failed_before, first.partial) == (1, 0, True)
+    assert (first.failed, first.partial) == (1, True)
     second = run_plan(plan, tmp_path / "run", RunOptions())
-    assert (second.log.failed, second.failed_before, second.partial) == (0, 1, True)
+    assert (second.log.reports, second.failed, second.partial) == ([], 1, True)
     third = run_plan(plan, tmp_path / "run", RunOptions(retry=True))
-    assert (third.log.failed, third.failed_before, third.partial) == (1, 0, True)
+    assert (third.log.count("done"), third.failed, third.partial) == (1, 1, True)
     assert len(table(Store(tmp_path / "run"))) == 2

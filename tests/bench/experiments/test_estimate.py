@@ -12,7 +12,6 @@ from fringe import FRInGe, FringeError, IntegratedGradients
 from fringe.attribution import PaperFRInGe
 from fringe.bench.experiments import (
     MethodCost,
-    ModelSource,
     Plan,
     PlanModel,
     ProcessExecutor,
@@ -33,7 +32,7 @@ from fringe.metrics import Deletion, MaxSensitivity, Sparseness, get_metric
 
 
 def study(methods, data=("embedded:digits",), n=2, controls=False, **known):
-    model = PlanModel("digits", ModelSource("embedded:digits"), methods)
+    model = PlanModel("digits", "embedded:digits", methods)
     metrics = known.pop("metrics", {"sparseness": Sparseness()})
     return Plan("plan", tuple(data), (model,), metrics, n=n, controls=controls, **known)
 

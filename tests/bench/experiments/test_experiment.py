@@ -22,7 +22,7 @@ from fringe.bench.experiments import (
     ProcessExecutor,
     Results,
     Store,
-    Task,
+    pending_tasks,
     read_results,
     run_experiment,
 )
@@ -212,8 +212,8 @@ def test_more_reasons_than_there_are_short_numbers_are_told_apart():
 
 
 def test_a_task_is_forced_where_one_of_its_scores_failed_and_none_counts_instead():
-    images = tuple({"digest": name, "id": name, "label": None} for name in "pq")
-    metrics = {name: {"key": f"key {name}", "limit": 2} for name in "xy"}
+    images = tuple({"digest": name, "id": name, "label": None} for name in "pqr")
+    metrics = {name: {"key": f"key {name}", "limit": 3} for name in "xy"}
     about = Manifest({"seed": 0}, images, (), {"m": {"a": {"method": {}}}}, metrics, {}, {})
     setting = about.setting_key("m", "a")
 
@@ -221,15 +221,10 @@ def test_a_task_is_forced_where_one_of_its_scores_failed_and_none_counts_instead
         return ScoreRecord(setting, f"key {metric}", image, "m", "a", metric, image, None, 0, 0.5, None, status)
 
     rows = [record("p", "x", "failed"), record("q", "x", "ok"), record("q", "y", "failed"), record("q", "y", "ok")]
+    rows.append(record("r", "x", "ok"))
     store = Store(None)
     for row in rows:
         commit(store, [row])
-    arrays = Results(about, store).arrays
-
-    def has_failed(metrics, images):
-        return arrays.has_failed(Task("m", "a", setting, metrics, tuple(f"key {one}" for one in metrics), images))
-
-    assert has_failed(("x", "y"), ("p", "q"))
-    assert has_failed(("x",), ("p",))
-    assert not has_failed(("x", "y"), ("q",))
-    assert not has_failed(("y",), ("p", "q"))
+    tasks = pending_tasks(about, Results(about, store), 3, retry=True)
+    found = [(task.metrics, task.images, task.force) for task in tasks]
+    assert sorted(found) == [(("x", "y"), ("p",), True), (("y",), ("r",), False)]

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from fringe import METHODS, METRICS, InputError, IntegratedGradients, Smooth, Sparseness
 from fringe._files.records import changes, describe_changes, digest
-from fringe.bench.cards import read_target
+from fringe.attribution import read_target
 from fringe.bench.experiments import ExperimentSpec, build_plan, resolve, run_experiment
 from fringe.bench.experiments._manifest import SCHEMA, map_setting
 from fringe.bench.experiments._plan import written_code

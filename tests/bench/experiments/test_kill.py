@@ -17,11 +17,11 @@ import pytest
 from forked_runs import Steps, end_of, fork, spawn_quickly
 from poison_methods import Signalled
 from small_plans import IG, digits_plan, done_units, models, small
-from synthetic_units import SHARD, SyntheticJob, commit, expected, job, leftovers, manifest, note, noted, table
+from synthetic_units import SHARD, SyntheticRunner, commit, expected, job, leftovers, manifest, note, noted, table
 
 from fringe import IntegratedGradients
 from fringe._files.disk import StoreFull
-from fringe.bench.experiments import Callbacks, RunLog, RunOptions, Store, _run, pending_tasks, run_plan
+from fringe.bench.experiments import RunLog, RunOptions, Store, _run, pending_tasks, run_plan
 from fringe.bench.experiments._executors import ProcessExecutor, SerialExecutor, run_tasks
 from fringe.bench.experiments._manifest import Resolved
 from fringe.bench.experiments._run import Interrupted, interruptible
@@ -54,10 +54,11 @@ def run_synthetic(base, place):
     """Four tasks; what was committed is noted."""
     with Store(place) as store:
         store.clean()
-        work = SyntheticJob(Resolved(None, ASKED, {}, ()), base=base)
+        work = SyntheticRunner(Resolved(None, ASKED, {}, ()), base)
         store.write_record("plan", ASKED.name, ASKED.record())
         tasks = pending_tasks(ASKED, store.blocks(), SHARD)
-        run_tasks(work, store, tasks, RunLog(), lambda report: note(base / "reported", name(report)), SerialExecutor())
+        log = RunLog(ended=lambda report: note(base / "reported", name(report)))
+        run_tasks(work, store, tasks, log, SerialExecutor())
 
 
 def name(report):
@@ -170,7 +171,7 @@ def test_a_signal_amid_a_method_ends_the_run_and_is_no_failure_of_it(tmp_path, n
 
 def test_a_signal_with_processes_ends_them(tmp_path, monkeypatch):
     spawn_quickly(monkeypatch)
-    told = Callbacks(ended=lambda report: os.kill(os.getpid(), signal.SIGINT))
+    told = RunLog(ended=lambda report: os.kill(os.getpid(), signal.SIGINT))
     first = run_plan(small(n=4), tmp_path, RunOptions(executor=ProcessExecutor(2)), told)
     assert first.stopped == "interrupted (SIGINT)"
     assert 0 < first.log.count("done") < 4
@@ -291,9 +292,9 @@ def test_what_the_system_says_of_a_commit_that_fails(tmp_path, monkeypatch, code
         if code is not None:
             patch.setattr(tempfile, "TemporaryFile", fails)
         with pytest.raises(kind, match=told):
-            run_tasks(work, work.store, rest, RunLog(), lambda report: None, SerialExecutor())
+            run_tasks(work, work.store, rest, RunLog(), SerialExecutor())
     work.store._db.execute("PRAGMA query_only = OFF")
-    run_tasks(work, work.store, rest, RunLog(), lambda report: None, SerialExecutor())
+    run_tasks(work, work.store, rest, RunLog(), SerialExecutor())
     assert table(work.store) == expected(ASKED)
 
 

@@ -13,11 +13,11 @@ def test_names_become_an_executor_and_a_device():
     assert options.device in ("cpu", "cuda")
     several = RunOptions(workers=2, timeout=9).resolve()
     assert isinstance(several.executor, ProcessExecutor)
-    assert several.executor.capacity == 2
+    assert several.executor.workers == 2
     with pytest.MonkeyPatch.context() as patched:  # several processes would share one GPU
         patched.setattr("fringe.bench.experiments._run.resolve_device", lambda name: name)
-        assert RunOptions(executor="processes", device="cuda").resolve().executor.capacity == 1
-        assert RunOptions(executor="processes", device="cuda", workers=3).resolve().executor.capacity == 3
+        assert RunOptions(executor="processes", device="cuda").resolve().executor.workers == 1
+        assert RunOptions(executor="processes", device="cuda", workers=3).resolve().executor.workers == 3
     executor = ProcessExecutor(1)
     assert RunOptions(executor=executor).resolve().executor is executor
 

@@ -7,7 +7,6 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -15,8 +14,7 @@ from forked_runs import end_of, fork, spawn_quickly
 from poison_methods import Poison
 from small_plans import IG, digits_plan, models
 from synthetic_units import (
-    SyntheticJob,
-    SyntheticWorker,
+    SyntheticRunner,
     commit,
     expected,
     failed,
@@ -27,10 +25,9 @@ from synthetic_units import (
     when_noted,
 )
 
-from fringe.bench.cards import read_target
+from fringe.attribution import read_target
 from fringe.bench.experiments import RunLog, RunOptions, _executors, run_plan
 from fringe.bench.experiments._executors import (
-    Order,
     ProcessExecutor,
     SerialExecutor,
     perform_or_exit,
@@ -53,8 +50,9 @@ def quick(monkeypatch):
 
 def run(work, workers=2, timeout=None, told=None, **which):
     """All missing units in processes: the account, and the fate of each unit by method as it was told."""
-    account, told = RunLog(), [] if told is None else told
-    run_tasks(work, work.store, work.left(**which), account, told.append, ProcessExecutor(workers, timeout))
+    told = [] if told is None else told
+    account = RunLog(ended=told.append)
+    run_tasks(work, work.store, work.left(**which), account, ProcessExecutor(workers, timeout))
     assert account.reports == told
     assert multiprocessing.active_children() == []
     return account, Counter((report.task.method, report.state) for report in told)
@@ -69,10 +67,9 @@ def test_units_that_end_their_process_fail_and_those_that_meet_a_broken_disk_are
     fatal = ("exits", "leaves", "segfaults", "raises")
     asked = manifest((*fatal, "unmounted", "fine"), 2)
     work = job(tmp_path, asked)
-    account, fates = run(work)
+    _, fates = run(work)
     assert fates == {**{(name, "crashed"): 1 for name in fatal}, ("unmounted", "left"): 1, ("fine", "done"): 1}
     assert performed(tmp_path) == {**dict.fromkeys(fatal, 3), "unmounted": 1, "fine": 1}
-    assert account.failed == 4 * 2
     assert failed(work.store) == {
         "exits": "ended its process (exit code 7), 3 times",
         "leaves": "ended its process (exit code 0), 3 times",
@@ -91,7 +88,7 @@ def test_a_bug_shows_its_traceback_before_its_process_ends(tmp_path, monkeypatch
     monkeypatch.setattr(os, "_exit", sys.exit)
     work = job(tmp_path, manifest(("raises",), 2))
     with pytest.raises(SystemExit, match="1"):
-        perform_or_exit(work.worker(), Order(work.left()[0]))
+        perform_or_exit(work, work.left()[0], {})
     head, *lines = capsys.readouterr().err.splitlines()
     assert (head, lines[0], lines[-1]) == (
         "raises on model",
@@ -123,51 +120,45 @@ def test_a_process_killed_at_work_costs_its_unit_one_more_try(tmp_path):
 
 
 def test_a_process_killed_between_two_units_is_replaced_and_blames_none(tmp_path):
-    work, account = job(tmp_path, manifest(("fine",), 2 * 3)), RunLog()
+    work = job(tmp_path, manifest(("fine",), 2 * 3))
 
     def kill_the_idle(report):
         os.kill(int(noted(tmp_path / "processes")[-1].split()[0]), signal.SIGKILL)
 
-    run_tasks(work, work.store, work.left(), account, kill_the_idle, ProcessExecutor(1))
+    account = RunLog(ended=kill_the_idle)
+    run_tasks(work, work.store, work.left(), account, ProcessExecutor(1))
     assert account.count("done") == 3
     assert performed(tmp_path) == {"fine": 3}
     assert failed(work.store) == {}
     assert multiprocessing.active_children() == []
 
 
-@dataclass(frozen=True)
-class Unborn(SyntheticJob):
+class Unborn(SyntheticRunner):
     """Its processes end before they can take a unit."""
 
-    def worker(self):
-        os._exit(3)
+    def __reduce__(self):
+        return os._exit, (3,)
 
 
 def test_processes_that_never_begin_blame_no_unit(tmp_path):
     made = job(tmp_path, manifest(("fine",), 8))
-    unborn = Unborn(made.resolved, base=tmp_path)
+    unborn = Unborn(made.resolved, tmp_path)
     with pytest.raises(FringeError, match=r"workers: 3 processes in turn ended its process \(exit code 3\) before"):
-        run_tasks(unborn, made.store, unborn.left(), RunLog(), lambda report: None, ProcessExecutor(2))
+        run_tasks(unborn, made.store, unborn.left(), RunLog(), ProcessExecutor(2))
     assert multiprocessing.active_children() == []
     assert made.store.blocks() == []
 
 
-class Refuses(SyntheticWorker):
-    def perform(self, unit, kept=None):
+class Refusing(SyntheticRunner):
+    def perform(self, unit, stored=None):
         raise FringeError("model 'model': its weights changed since the run began")
-
-
-@dataclass(frozen=True)
-class Refusing(SyntheticJob):
-    def worker(self):
-        return Refuses(self.base / "log", self.base / "behave")
 
 
 def test_what_a_process_refuses_is_raised_and_ends_the_others(tmp_path):
     made = job(tmp_path, manifest(("fine",), 8))
-    refusing = Refusing(made.resolved, base=tmp_path)
+    refusing = Refusing(made.resolved, tmp_path)
     with pytest.raises(FringeError, match="its weights changed"):
-        run_tasks(refusing, made.store, refusing.left(), RunLog(), lambda report: None, ProcessExecutor(2))
+        run_tasks(refusing, made.store, refusing.left(), RunLog(), ProcessExecutor(2))
     assert multiprocessing.active_children() == []
 
 
@@ -183,16 +174,15 @@ def hold(base, keys, until):
 
 def test_units_that_another_run_has_claimed_are_looked_at_now_and_then(tmp_path, monkeypatch):
     work, scheduled = job(tmp_path, manifest(("fine", "too"), 4)), []
-    schedule = ProcessExecutor.schedule
-    monkeypatch.setattr(
-        ProcessExecutor, "schedule", lambda self, order: (scheduled.append(order), schedule(self, order))
-    )
+    process = _executors._Process
+    send = process.send
+    monkeypatch.setattr(process, "send", lambda self, *task: (scheduled.append(task), send(self, *task)))
     units = work.left()
     other = fork(hold, tmp_path, [unit.key for unit in units[:3]], tmp_path / "go")
     while not (tmp_path / "holding").exists():
         time.sleep(0.05)
-    account = RunLog()
-    run_tasks(work, work.store, units, account, lambda report: (tmp_path / "go").touch(), ProcessExecutor(2))
+    account = RunLog(ended=lambda report: (tmp_path / "go").touch())
+    run_tasks(work, work.store, units, account, ProcessExecutor(2))
     assert end_of(other) == 0
     assert account.count("done") == 4
     assert table(work.store) == expected(manifest(("fine", "too"), 4))
@@ -214,7 +204,7 @@ def test_what_another_run_has_done_meanwhile_is_not_done_again(tmp_path):
     while not (tmp_path / "holding").exists():
         time.sleep(0.05)
     account = RunLog()
-    run_tasks(work, work.store, [first, second], account, lambda report: None, SerialExecutor())
+    run_tasks(work, work.store, [first, second], account, SerialExecutor())
     assert [report.state for report in account.reports] == ["cached", "done"]
     (tmp_path / "go").touch()
     assert end_of(child) == 0
@@ -254,7 +244,7 @@ def test_a_poisonous_method_of_a_real_plan(tmp_path, monkeypatch):
     assert failed(Store(out)) == {"poison": "ended its process (SIGSEGV), 1 times"}
 
     second = run_plan(plan, out, RunOptions(executor=ProcessExecutor(2)))
-    assert (second.log.reports, second.partial, second.failed_before) == ([], True, 4)
+    assert (second.log.reports, second.partial, second.failed) == ([], True, 4)
 
     Path(tmp_path / "cure").touch()
     third = run_plan(plan, out, RunOptions(retry=True))

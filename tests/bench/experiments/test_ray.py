@@ -51,9 +51,10 @@ def cluster(shared_cluster, monkeypatch):
 
 def run(cluster, work, timeout=None, workers=2):
     """All missing tasks on the cluster: the log, and the end of each task by method."""
-    log, told = RunLog(), []
+    told = []
+    log = RunLog(ended=told.append)
     executor = make_executor(f"ray:{cluster.address}", workers, timeout)
-    run_tasks(work, work.store, work.left(), log, told.append, executor)
+    run_tasks(work, work.store, work.left(), log, executor)
     assert log.reports == told
     return log, Counter((report.task.method, report.state) for report in told)
 
@@ -62,14 +63,13 @@ def run(cluster, work, timeout=None, workers=2):
 def test_tasks_that_kill_fail_and_dead_actors_are_replaced(cluster, tmp_path):
     asked = manifest(("exits", "fine"), 2)
     work = job(tmp_path, asked)
-    log, ends = run(cluster, work)
+    _, ends = run(cluster, work)
     assert ends == {("exits", "crashed"): 1, ("fine", "done"): 1}
     begun = Counter(line.split()[1] for line in noted(tmp_path / "processes"))
     assert begun == {"exits": 2, "fine": 1}
     assert failed(work.store) == {"exits": "ended its process, 2 times"}
-    assert log.failed == 2
     (tmp_path / "behave").touch()
-    run_tasks(work, work.store, work.left(retry=True), RunLog(), lambda report: None, SerialExecutor())
+    run_tasks(work, work.store, work.left(retry=True), RunLog(), SerialExecutor())
     assert failed(work.store) == {}
     assert table(work.store) == expected(asked)
 
@@ -116,7 +116,7 @@ from synthetic_units import job, manifest
 from fringe.bench.experiments import RunLog, make_executor
 from fringe.bench.experiments._executors import run_tasks
 work = job(Path(sys.argv[1]), manifest(("lasts", "fine"), 4))
-run_tasks(work, work.store, work.left(), RunLog(), lambda report: None, make_executor("ray:" + sys.argv[2], 2))
+run_tasks(work, work.store, work.left(), RunLog(), make_executor("ray:" + sys.argv[2], 2))
 """
 
 
@@ -128,7 +128,7 @@ def test_a_killed_driver_leaves_a_run_that_another_finishes(cluster, tmp_path):
     asked = manifest(("lasts", "fine"), 4)
     work = job(tmp_path, asked)
     assert work.left()
-    run_tasks(work, work.store, work.left(), RunLog(), lambda report: None, SerialExecutor())
+    run_tasks(work, work.store, work.left(), RunLog(), SerialExecutor())
     assert table(work.store) == expected(asked)
 
 
@@ -140,7 +140,7 @@ def test_the_end_of_an_actor_is_described_without_its_identifiers():
 def test_no_cluster_at_the_address(tmp_path):
     work = job(tmp_path, manifest())
     with pytest.raises(FringeError, match=r"executor: no Ray cluster answers at '127.0.0.1:1'"):
-        run_tasks(work, work.store, work.left(), RunLog(), lambda report: None, make_executor("ray:127.0.0.1:1"))
+        run_tasks(work, work.store, work.left(), RunLog(), make_executor("ray:127.0.0.1:1"))
 
 
 OWN = """
@@ -149,18 +149,18 @@ from pathlib import Path
 import ray
 from small_plans import digits_plan
 from synthetic_units import job, manifest
-from fringe.bench.experiments import Callbacks, RayExecutor, RunLog, RunOptions, make_executor, run_plan
+from fringe.bench.experiments import RayExecutor, RunLog, RunOptions, make_executor, run_plan
 from fringe.bench.experiments._executors import run_tasks
 
 work, log = job(Path(sys.argv[1]), manifest(("fine", "unmounted"), 6)), RunLog()
-run_tasks(work, work.store, work.left(), log, lambda report: None, make_executor("ray", 1))
+run_tasks(work, work.store, work.left(), log, make_executor("ray", 1))
 print(ray.is_initialized(), log.count("done"), log.count("left"))
 
 def interrupt(report):
     os.kill(os.getpid(), signal.SIGTERM)
 
 options = RunOptions(executor=RayExecutor(workers=1))
-print(run_plan(digits_plan(shard=1), Path(sys.argv[1], "run"), options, Callbacks(ended=interrupt)).stopped)
+print(run_plan(digits_plan(shard=1), Path(sys.argv[1], "run"), options, RunLog(ended=interrupt)).stopped)
 """
 
 

@@ -14,9 +14,9 @@ from synthetic_units import table
 from typer.testing import CliRunner
 
 import fringe
-from fringe.bench.experiments import Callbacks, ProcessExecutor, RunOptions, run_plan
+from fringe.bench.experiments import ProcessExecutor, RunLog, RunOptions, run_plan
 from fringe.bench.experiments._manifest import resolve
-from fringe.bench.experiments._plan import ModelSource, PlanModel
+from fringe.bench.experiments._plan import PlanModel
 from fringe.bench.experiments._results import read_results
 from fringe.bench.experiments._runner import TaskRunner
 from fringe.bench.experiments._store import Store
@@ -41,7 +41,7 @@ ROUNDED = "self.layer(x.flatten(1) * (1 + 3e-6))"
 def plan(tmp_path):
     """A plan of a model whose weights and structure stay, whatever its code does."""
     model = net_file(tmp_path / "net.py")
-    return small(data=(str(pictures(tmp_path / "images", 6)),), models=(PlanModel("net", model, {"ig": IG}),), n=3)
+    return small(data=(str(pictures(tmp_path / "images", 6)),), models=(model,), n=3)
 
 
 def write(folder, answer):
@@ -103,7 +103,7 @@ def test_rounding_is_no_change(tmp_path, plan):
 
 
 def test_the_results_of_a_changed_model_are_removed_on_request_and_computed_again(tmp_path, plan):
-    out, both = tmp_path / "run", (*plan.models, PlanModel("digits", ModelSource("embedded:digits"), {"ig": IG}))
+    out, both = tmp_path / "run", (*plan.models, PlanModel("digits", "embedded:digits", {"ig": IG}))
     plan = replace(plan, models=both)
     run_plan(plan, out, RunOptions(save_maps=True))
     before = {row.model: row for row in table(Store(out)).values()}
@@ -127,7 +127,7 @@ def test_a_forward_pass_that_was_mended_before_anything_was_computed(tmp_path, p
         raise FringeError("stopped before the first unit")
 
     with pytest.raises(FringeError, match="stopped before"):
-        run_plan(plan, tmp_path / "run", RunOptions(), Callbacks(began=stop))
+        run_plan(plan, tmp_path / "run", RunOptions(), RunLog(began=stop))
     write(tmp_path, CHANGED)
     assert not run_plan(plan, tmp_path / "run", RunOptions()).partial
     write(tmp_path, FIRST)
@@ -140,7 +140,7 @@ def test_a_forward_pass_that_was_mended_before_anything_was_computed(tmp_path, p
 )
 def test_a_model_that_changes_amid_a_run_stops_it(tmp_path, plan, monkeypatch, workers):
     spawn_quickly(monkeypatch)
-    told = Callbacks(began=lambda resolved, units: write(tmp_path, CHANGED))
+    told = RunLog(began=lambda resolved, units: write(tmp_path, CHANGED))
     with pytest.raises(FringeError, match="model 'net': what it computes changed since the run began"):
         run_plan(plan, tmp_path / "run", RunOptions(executor=ProcessExecutor(workers) if workers else None), told)
     assert scores(tmp_path / "run") == {}
@@ -152,8 +152,8 @@ def test_images_that_a_model_does_not_take_are_the_same_again(tmp_path):
     Image.new("L", (9, 9)).save(folder / "large.png")
     (folder / "broken.png").write_bytes(b"x")
     model = net_file(tmp_path / "net.py", resize="none")
-    plan = small(data=(str(folder),), models=(PlanModel("net", model, {"ig": IG}),), n=5)
-    assert run_plan(plan, tmp_path / "run", RunOptions()).log.failed == 2
+    plan = small(data=(str(folder),), models=(model,), n=5)
+    assert run_plan(plan, tmp_path / "run", RunOptions()).failed == 2 * 2
     assert run_plan(plan, tmp_path / "run", RunOptions()).log.reports == []
     write(tmp_path, CHANGED)
     with pytest.raises(InputError, match="its logits are not those"):

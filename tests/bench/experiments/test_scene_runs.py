@@ -11,8 +11,8 @@ from small_scenes import TwoNetworks
 
 from fringe import InputError
 from fringe.bench.experiments import (
-    Callbacks,
     ExperimentSpec,
+    RunLog,
     build_plan,
     planned_work_of,
     read_results,
@@ -30,7 +30,7 @@ BOTH = {"scene": "colour_counter,patch_and", "methods": "ig", "n": 3, "set": {"i
 def counted(spec, out, **options):
     """The results, and how many tasks were missing."""
     tasks = []
-    results = run_experiment(spec, out, progress=Callbacks(began=lambda _, t: tasks.extend(t)), **options)
+    results = run_experiment(spec, out, progress=RunLog(began=lambda _, t: tasks.extend(t)), **options)
     return results, len(tasks)
 
 
@@ -171,7 +171,7 @@ def test_an_image_that_changed_is_left_to_the_next_run(tmp_path):
     spec = ExperimentSpec(**fields, set={"difull.confidence": 0.5})
     resolved = resolve(build_plan(spec))
     entry = resolved.pictures[resolved.manifest.images[0]["digest"]]
-    model = build_plan(spec).models[0].source.load()
+    model = build_plan(spec).models[0].load()
     x, truth = open_entry(entry, model, "ignore")
     assert x.shape == (1, *truth.shape)
     path = entry.example.images[1]
@@ -211,7 +211,7 @@ def test_a_file_names_scenes_and_their_settings(tmp_path):
 
 def test_a_network_of_a_scene_is_loaded_on_the_device_that_is_asked_for():
     plan = build_plan(ExperimentSpec(scene="patch_and", methods="ig", n=1))
-    loaded = plan.models[0].source.load("meta")
+    loaded = plan.models[0].load("meta")
     assert {parameter.device for parameter in loaded.module.parameters()} == {torch.device("meta")}
 
 

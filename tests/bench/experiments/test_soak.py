@@ -40,15 +40,16 @@ def held():
 def test_open_files_and_memory_stay_flat(tmp_path, monkeypatch):
     monkeypatch.setattr(os, "fsync", lambda descriptor: None)  # what is asked here is not the disk's to answer
     asked, seen = manifest(tuple(f"method-{i}" for i in range(UNITS // 10)), 20, ("a",)), []
-    work, account = job(tmp_path, asked), RunLog()
+    work = job(tmp_path, asked)
 
     def watch(report):
         if len(account.reports) % 100 == 0:
             seen.append((opened(tmp_path), held()))
 
+    account = RunLog(ended=watch)
     tracemalloc.start()
     try:
-        run_tasks(work, work.store, work.left(), account, watch, SerialExecutor())
+        run_tasks(work, work.store, work.left(), account, SerialExecutor())
     finally:
         tracemalloc.stop()
     assert account.count("done") == UNITS

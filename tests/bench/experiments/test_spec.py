@@ -87,7 +87,7 @@ def test_a_file_gives_the_plan_of_the_texts(tmp_path):
     }
     assert (plan.n, plan.seed, plan.target, plan.limits, plan.controls) == (5, 6, 3, {"max_sensitivity": 2}, False)
     assert (plan.metrics["insertion"].steps, plan.score, plan.exif) == (4, "probability", "transpose")
-    assert [model.source.preprocessing for model in plan.models] == ["channels=1,mean=0.3,std=0.35"] * 2
+    assert [model.preprocessing for model in plan.models] == ["channels=1,mean=0.3,std=0.35"] * 2
 
 
 def test_configured_objects_are_what_their_names_are():
@@ -121,7 +121,7 @@ def test_a_model_in_memory_is_copied_and_named_by_its_weights():
     assert net.training
     assert net[1].weight.requires_grad
     with pytest.raises(InputError, match="preprocessing: none given for a model in memory"):
-        build_plan(ExperimentSpec(model=net, data="embedded:digits", **SMALL)).models[0].source.load()
+        build_plan(ExperimentSpec(model=net, data="embedded:digits", **SMALL)).models[0].load()
     net.preprocessing = "resize=32,channels=1"
     stated = build_plan(ExperimentSpec(model={"net": net}, data="embedded:digits", n=2, **SMALL))
     assert look(stated).manifest.model_key("net") == look(build_plan(spec)).manifest.model_key("net")
@@ -169,7 +169,6 @@ def test_defaults_fill_what_is_unset_and_are_no_choice():
     assert (plan.limit("max_sensitivity"), plan.limit("insertion")) == (8, 100)
     assert (plan.controls, plan.score, plan.exif, plan.exclude) == (True, "logit", "ignore", frozenset())
     assert build_plan(ExperimentSpec(metrics="insertion")).limits == {}  # a default limit of what is not required
-    assert ExperimentSpec(n=3).without("n") == ExperimentSpec()
 
 
 @pytest.mark.parametrize(

@@ -146,7 +146,7 @@ def stored_map(value, **metadata):
 
 def keep(store, value, image="i" * 32):
     made = replace(result_of([replace(FULL, image=image)]), map=stored_map(value))
-    store.commit(about_of([FULL]), [made], maps=[image])
+    store.commit(about_of([FULL]), [made])
 
 
 def test_the_last_map_of_an_image_counts(store):
@@ -551,7 +551,7 @@ def test_a_row_that_a_stranger_makes_is_no_row(store):
     row["notes"] = np.frombuffer(numbers, row_type(1))["notes"]
     insert(row.tobytes())
     results = [block.rows["status"].tolist() for block in Store(store.root, create=False).blocks()]
-    assert results == [[[1], [200]]]  # which no table shows: ScoreArrays leaves out what is no status
+    assert results == [[[1], [200]]]  # which no table shows: Results leave out what is no status
     insert(row.tobytes()[:-1])
     assert len(rows_in(Store(store.root, create=False))) == 1
 

@@ -81,9 +81,9 @@ class StoreMachine(RuleBasedStateMachine):
             values = torch.full((1, 2, 2), float(self.number))
             made = StoredMap(values, {"status": "ok"})
             results.append(result_of(rows))
-            object.__setattr__(results[-1], "map", made)
+            object.__setattr__(results[-1], "map", made if saved else None)
         store = self.open[who]
-        store.commit(about_of(of_images[0]), results, maps=images if saved else ())
+        store.commit(about_of(of_images[0]), results)
         last = store._db.execute("SELECT max(id) FROM result").fetchone()[0]
         for number, rows in zip(range(last - len(of_images) + 1, last + 1), of_images, strict=True):
             assert number not in self.rows

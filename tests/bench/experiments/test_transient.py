@@ -12,10 +12,10 @@ from small_plans import IG, digits_plan, models, net_file, pictures, small
 from synthetic_units import table
 
 from fringe import ExpectedGradients
-from fringe.bench.experiments import Callbacks, RunOptions, run_plan
+from fringe.bench.experiments import RunLog, RunOptions, run_plan
 from fringe.bench.experiments._executors import ProcessExecutor
 from fringe.bench.experiments._manifest import resolve
-from fringe.bench.experiments._plan import ModelSource, PlanModel
+from fringe.bench.experiments._plan import PlanModel
 from fringe.bench.experiments._results import Results
 from fringe.bench.experiments._store import Store
 from fringe.errors import FringeError, TransientError
@@ -38,7 +38,7 @@ def test_what_may_pass_is_left_to_the_next_run_and_what_will_not_is_recorded(tmp
     troubled = {name: Troubled(name, str(cure)) for name in (*PASSES, *STAYS)}
     plan = small(models=models(**troubled, ig=IG))
     first = run_plan(plan, out, RunOptions())
-    assert (first.stopped, first.log.left, first.log.failed, first.partial) == (None, 2 * 8, 2 * 3, True)
+    assert (first.stopped, first.log.left, first.failed, first.partial) == (None, 2 * 8, 2 * 2 * 3, True)
     assert {(one["method"], one["images"]) for one in first.left} == {(name, 2) for name in PASSES}
     assert all(one["reason"] for one in first.left)
     lost, failed, scored = (0, 0, 2), (0, 2, 0), (2, 0, 0)
@@ -46,7 +46,7 @@ def test_what_may_pass_is_left_to_the_next_run_and_what_will_not_is_recorded(tmp
     assert {row.method for row in table(Store(out)).values()} == {*STAYS, "ig"}
     cure.touch()
     second = run_plan(plan, out, RunOptions())
-    assert (second.log.count("done"), second.log.left, second.failed_before) == (2 * 8, 0, 2 * 2 * 3)
+    assert (second.log.count("done"), second.log.left, second.failed) == (2 * 8, 0, 2 * 2 * 3)
     assert cells(out, second) == [scored] * 2 * 8 + [failed] * 2 * 3 + [scored] * 2
 
 
@@ -65,7 +65,7 @@ def test_an_image_that_a_method_refuses_does_not_cost_the_others_theirs(tmp_path
 
     monkeypatch.setattr(type(IG), "attribute", refusing)
     first = run_plan(plan, tmp_path / "run", options)
-    assert (first.log.left, first.log.failed) == (0, 1)
+    assert (first.log.left, first.failed) == (0, 2)
     rows = table(Store(tmp_path / "run"))
     assert {row.image for row in rows.values() if row.status != "ok"} == {refused}
     assert {row.error for row in rows.values() if row.status != "ok"} == {"KeyError: 'waypoint'"}
@@ -86,7 +86,7 @@ def test_a_method_that_has_no_memory_for_all_images_of_a_unit_makes_one_map_afte
 
     monkeypatch.setattr(type(IG), "attribute", hungry)
     finished = run_plan(digits_plan(shard=4, controls=False), tmp_path / "run", RunOptions())
-    assert (finished.log.left, finished.log.failed, finished.partial) == (0, 0, False)
+    assert (finished.log.left, finished.failed, finished.partial) == (0, 0, False)
     assert {row.status for row in table(Store(tmp_path / "run")).values()} == {"ok"}
 
 
@@ -96,20 +96,19 @@ def test_a_metric_that_fails_leaves_no_failure_to_one_that_is_added_later(tmp_pa
 
     monkeypatch.setattr(Sparseness, "score", failing)
     plan, out = small(metrics={"sparseness": Sparseness()}), tmp_path / "run"
-    assert run_plan(plan, out, RunOptions(save_maps=True)).log.failed == 2
+    assert run_plan(plan, out, RunOptions(save_maps=True)).failed == 2
     more = replace(plan, metrics={**plan.metrics, "insertion": Insertion()})
     finished = run_plan(more, out, RunOptions(save_maps=True))
-    assert finished.log.failed == 0
     assert cells(out, finished) == [(0, 2, 0), (2, 0, 0)]
 
 
 def test_what_another_run_computes_again_meanwhile_is_not_computed_twice(tmp_path):
     plan = small(models=models(troubled=Troubled("bug", str(tmp_path / "cure")), ig=IG))
     out = tmp_path / "run"
-    assert run_plan(plan, out, RunOptions()).log.failed == 2
+    assert run_plan(plan, out, RunOptions()).failed == 2 * 2
     (tmp_path / "cure").touch()
     again, more, others = RunOptions(retry=True), replace(plan, n=3), []
-    meanwhile = Callbacks(lambda *_: others.append(run_plan(more, out, again)))
+    meanwhile = RunLog(lambda *_: others.append(run_plan(more, out, again)))
     finished = run_plan(more, out, again, meanwhile)  # both list four tasks: two that failed, two of a new image
     assert others[0].log.count("done") == 4
     assert finished.log.count("cached") == 4
@@ -118,10 +117,10 @@ def test_what_another_run_computes_again_meanwhile_is_not_computed_twice(tmp_pat
 
 def test_a_run_says_that_what_another_run_computed_meanwhile_has_failed(tmp_path):
     plan, others = small(models=models(troubled=Troubled("bug", str(tmp_path / "cure")))), []
-    meanwhile = Callbacks(lambda *_: others.append(run_plan(plan, tmp_path / "run", RunOptions())))
+    meanwhile = RunLog(lambda *_: others.append(run_plan(plan, tmp_path / "run", RunOptions())))
     finished = run_plan(plan, tmp_path / "run", RunOptions(), meanwhile)
     assert finished.log.count("cached") == 2
-    assert (finished.log.failed, finished.partial) == (others[0].log.failed, others[0].partial) == (2, True)
+    assert (finished.failed, finished.partial) == (others[0].failed, others[0].partial) == (2 * 2, True)
 
 
 def test_a_device_that_fails_ends_the_run_and_fails_no_unit(tmp_path):
@@ -154,7 +153,7 @@ def test_images_on_a_folder_that_goes_away_amid_a_run_are_scored_when_it_is_back
     lacking = [failed for _, failed, _ in cells(tmp_path / "whole", whole)]
     assert lacking == [1] * len(lacking)  # the broken one
 
-    told = Callbacks(ended=lambda report: folder.rename(away) if folder.exists() else None)
+    told = RunLog(ended=lambda report: folder.rename(away) if folder.exists() else None)
     out = tmp_path / "run"
     first = run_plan(plan, out, RunOptions(save_maps=save_maps), told)
     assert first.stopped is None
@@ -177,7 +176,7 @@ def test_an_image_that_is_back_is_scored_by_the_methods_that_follow(tmp_path):
     lost = folder / "1_picture.png"
     content = lost.read_bytes()
     plan = small(data=(str(folder),), n=4, shard=4, models=models(ig=IG, more=replace(IG, steps=4)))
-    told = Callbacks(lambda resolved, units: lost.unlink(), lambda report: lost.write_bytes(content))
+    told = RunLog(lambda resolved, units: lost.unlink(), lambda report: lost.write_bytes(content))
     first = run_plan(plan, tmp_path / "run", RunOptions(), told)
     assert [(one["method"], one["images"]) for one in first.left] == [("ig", 1)]
 
@@ -189,7 +188,7 @@ def test_reference_images_that_go_away_make_no_score_of_the_others(tmp_path):
     methods = models(eg=ExpectedGradients(samples=4))
     plan = small(data=(str(folder),), references=str(others), models=methods)
     run_plan(plan, tmp_path / "whole", RunOptions())
-    first = run_plan(plan, tmp_path / "run", RunOptions(), Callbacks(began=lambda resolved, units: lost.unlink()))
+    first = run_plan(plan, tmp_path / "run", RunOptions(), RunLog(began=lambda resolved, units: lost.unlink()))
     assert f"{str(lost)!r}: does not exist" in first.stopped
     assert table(Store(tmp_path / "run")) == {}
     lost.write_bytes(content)
@@ -197,7 +196,7 @@ def test_reference_images_that_go_away_make_no_score_of_the_others(tmp_path):
     assert table(Store(tmp_path / "run")) == table(Store(tmp_path / "whole"))
     # a method that uses none is computed without them
     unused = small(data=(str(folder),), references=str(others))
-    told = Callbacks(began=lambda resolved, units: lost.unlink())
+    told = RunLog(began=lambda resolved, units: lost.unlink())
     finished = run_plan(unused, tmp_path / "other", RunOptions(), told)
     assert (finished.stopped, finished.partial) == (None, False)
 
@@ -209,11 +208,11 @@ def test_a_model_that_has_no_memory_fails_no_image(tmp_path, error):
     def plan(least):
         fails = f"if not Path({str(cure)!r}).exists() and len(x) >= {least}: raise {error}"
         model = net_file(tmp_path / f"net{least}.py", before=fails)
-        return small(data=(str(tmp_path / "images"),), models=(PlanModel("net", model, {"ig": IG}),), n=4, shard=4)
+        return small(data=(str(tmp_path / "images"),), models=(model,), n=4, shard=4)
 
     pictures(tmp_path / "images")
     first = run_plan(plan(2), tmp_path / "run", RunOptions())  # one image after the other
-    assert (first.stopped, first.log.left, first.log.failed, first.partial) == (None, 0, 0, False)
+    assert (first.stopped, first.log.left, first.failed, first.partial) == (None, 0, 0, False)
     with pytest.raises(TransientError, match=r"net1\.py:net': .*[Mm]emory"):  # for one image already: before any unit
         run_plan(plan(1), tmp_path / "other", RunOptions())
     cure.touch()
@@ -221,7 +220,7 @@ def test_a_model_that_has_no_memory_fails_no_image(tmp_path, error):
 
 
 def test_what_a_person_must_mend_is_no_trouble_that_passes(tmp_path):
-    plan = small(models=(PlanModel("net", ModelSource(f"{tmp_path}/absent.py:net", trust_code=True), {"ig": IG}),))
+    plan = small(models=(PlanModel("net", f"{tmp_path}/absent.py:net", {"ig": IG}, trust_code=True),))
     with pytest.raises(FringeError) as caught:
         run_plan(plan, tmp_path / "run", RunOptions())
     assert not isinstance(caught.value, TransientError)

@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 from fringe._files.records import digest
 from fringe.bench.experiments._manifest import Manifest
 from fringe.bench.experiments._records import fingerprint, results_of
+from fringe.bench.experiments._results import Results
 from fringe.bench.experiments._store import Store
-from fringe.bench.experiments._tasks import ScoreArrays, orphaned, pending_tasks
+from fringe.bench.experiments._tasks import orphaned, pending_tasks
 
 
 def manifest(images=5, methods=("ig", "fringe"), limits=None, models=("a",)):
@@ -183,5 +184,5 @@ def test_what_a_plan_requires_is_what_it_lists():
     assert len(listed) == 6
     for key in itertools.product((setting, "other"), "klz", "pqrsz"):
         (task,) = stored([key])
-        assert bool(ScoreArrays(about, [task]).blocks) == (key in listed)
-        assert len(orphaned([task], [ScoreArrays(about, [task])])) == (key not in listed)
+        assert bool(Results(about, Store(None), [task]).blocks) == (key in listed)
+        assert len(orphaned([task], [Results(about, Store(None), [task])])) == (key not in listed)

@@ -10,7 +10,7 @@ from small_plans import IG, models, net_file, picture, small
 
 from fringe import ExpectedGradients, SmoothGrad
 from fringe.bench.experiments._manifest import resolve
-from fringe.bench.experiments._plan import ModelSource, PlanModel
+from fringe.bench.experiments._plan import PlanModel
 from fringe.bench.experiments._records import results_of
 from fringe.bench.experiments._runner import TaskRunner
 from fringe.bench.experiments._store import Store
@@ -183,7 +183,7 @@ def test_images_of_several_sizes_share_a_unit(tmp_path):
     for name, size in (("a.png", (8, 8)), ("b.png", (16, 4)), ("c.png", (9, 9))):
         picture(tmp_path / name, 5, size)
     model = net_file(tmp_path / "net.py", resize="none")
-    states = outcome(rows_of(plan((str(tmp_path),), n=3, models=(PlanModel("net", model, {"ig": IG}),))))
+    states = outcome(rows_of(plan((str(tmp_path),), n=3, models=(model,))))
     assert states["a"] == states["b"] == ("ok", None)
     status, error = states["c"]
     assert status == "failed"
@@ -199,7 +199,7 @@ def test_an_image_that_the_model_refuses_costs_no_other_its_score(tmp_path, rais
         picture(tmp_path / name, number)
     Image.new("RGB", (8, 8)).save(tmp_path / "black.png")
     model = net_file(tmp_path / "net.py", before=f"if bool((x.mean((1, 2, 3)) == -1).any()): {raised}")
-    states = outcome(rows_of(plan((str(tmp_path),), n=4, models=(PlanModel("net", model, {"ig": IG}),))))
+    states = outcome(rows_of(plan((str(tmp_path),), n=4, models=(model,))))
     status, error = states.pop("black")
     assert status == "failed"
     assert error.startswith(f"the model cannot take an input of shape (3, 8, 8): {reason}")
@@ -213,8 +213,8 @@ def test_an_image_that_the_model_refuses_costs_no_other_its_score(tmp_path, rais
 def test_weights_that_change_amid_a_run_stop_it(monkeypatch):
     resolved = resolve(plan(n=1))
     (unit,) = pending_tasks(resolved.manifest, (), 16)
-    changed = replace(resolved.plan.models[0].source.load(), digest="f" * 64)
-    monkeypatch.setattr(ModelSource, "load", lambda source, device: changed)
+    changed = replace(resolved.plan.models[0].load(), digest="f" * 64)
+    monkeypatch.setattr(PlanModel, "load", lambda source, device: changed)
     with pytest.raises(FringeError, match="model 'digits': its weights changed since the run began; run it again"):
         TaskRunner(resolved).perform(unit)
 
@@ -222,7 +222,7 @@ def test_weights_that_change_amid_a_run_stop_it(monkeypatch):
 def test_maps_are_those_that_were_scored():
     resolved = resolve(plan(n=3))
     (unit,) = pending_tasks(resolved.manifest, (), 16)
-    done = TaskRunner(resolved).perform(unit)
+    done = TaskRunner(resolved, save_maps=True).perform(unit)
     maps = {one.image: one.map for one in done.results}
     assert set(maps) == set(unit.images)
     for row in rows_in(resolved, done):
@@ -318,7 +318,7 @@ def test_the_images_of_a_task_are_stored_in_its_order_so_that_another_run_knows_
         picture(tmp_path / f"{number}_a.png", number, size)
     (tmp_path / "3_a.png").write_bytes(b"")
     model = net_file(tmp_path / "net.py", resize="none")
-    resolved = resolve(plan((str(tmp_path),), n=4, models=(PlanModel("net", model, {"ig": IG}),), metrics=BOTH))
+    resolved = resolve(plan((str(tmp_path),), n=4, models=(model,), metrics=BOTH))
     (unit,) = pending_tasks(resolved.manifest, (), 4)
     done = TaskRunner(resolved).perform(unit)
     assert tuple(one.image for one in done.results) == unit.images

@@ -12,7 +12,6 @@ import torch
 from fringe import IntegratedGradients
 from fringe.attribution import SmoothGrad
 from fringe.bench.experiments import (
-    ModelSource,
     Plan,
     PlanModel,
     Results,
@@ -143,7 +142,7 @@ def plan(n=8):
         (
             PlanModel(
                 "digits",
-                ModelSource("embedded:digits"),
+                "embedded:digits",
                 {"ig": IntegratedGradients(steps=4), "sg": SmoothGrad(samples=3)},
             ),
         ),
@@ -268,7 +267,7 @@ def test_maps_of_images_that_failed_are_not_asked_for(digits, tmp_path, monkeypa
         return frame.with_columns(status.alias("status"))
 
     monkeypatch.setattr(Results, "map_frame", failed)
-    monkeypatch.setattr("fringe.bench.experiments._run.run_tasks", lambda job, store, tasks, *_: asked.extend(tasks))
+    monkeypatch.setattr("fringe.bench.experiments._run.run_tasks", lambda runner, store, tasks, *_: asked.extend(tasks))
     make_maps(finished, RunOptions(), {"digits": (first, second)})
     assert {task.method: task.images for task in asked} == {"ig": (first, second), "sg": (second,)}
     assert all(task.save and not task.metrics for task in asked)

@@ -17,12 +17,11 @@ from fringe import FRInGe, FringeError, InputError, IntegratedGradients
 from fringe.attribution import Attributor, read_preset
 from fringe.bench import tune as _tuning
 from fringe.bench.experiments import (
-    Callbacks,
     ExperimentSpec,
     Interrupted,
-    ModelSource,
     Plan,
     PlanModel,
+    RunLog,
     RunOptions,
     Store,
     build_plan,
@@ -43,7 +42,7 @@ METRICS = {"insertion": Insertion(steps=4), "deletion": Deletion(steps=4), "infi
 
 def plan(method=None, data=("embedded:digits",), n=2, **known):
     method = method or IntegratedGradients(steps=3)
-    model = PlanModel("net", ModelSource("embedded:digits"), {"mine": method})
+    model = PlanModel("net", "embedded:digits", {"mine": method})
     return Plan("benchmark", tuple(data), (model,), {**METRICS, "sparseness": Sparseness()}, n=n, **known)
 
 
@@ -121,11 +120,11 @@ def test_a_preset_that_could_not_be_written_is_said_before_the_search(tmp_path):
 def test_a_search_that_was_stopped_goes_on_where_it_was(tmp_path, monkeypatch):
     real, calls = engine.run_tasks, []
 
-    def stop(job, store, units, account, watch, executor):
+    def stop(runner, store, units, account, executor):
         calls.append([unit.method for unit in units])
         if len(calls) == 3:
             raise Interrupted("interrupted (SIGTERM)")
-        real(job, store, units, account, watch, executor)
+        real(runner, store, units, account, executor)
 
     with monkeypatch.context() as patch:
         patch.setattr(engine, "run_tasks", stop)
@@ -138,7 +137,7 @@ def test_a_search_that_was_stopped_goes_on_where_it_was(tmp_path, monkeypatch):
     assert len(known[0]) == 4
     again = []
     with monkeypatch.context() as patch:
-        patch.setattr(engine, "run_tasks", lambda job, store, units, *rest: again.extend(units))
+        patch.setattr(engine, "run_tasks", lambda runner, store, units, *rest: again.extend(units))
         assert tune_preset(plan(), tmp_path / "a", RunOptions(), *steps(4)).tuned == whole.tuned
     assert again == []
 
@@ -169,7 +168,7 @@ def test_images_that_go_away_amid_a_search_fail_no_trial(tmp_path):
 
     def run_without(trial_plan, root, how, **more):
         """The images go away between the plan and its units."""
-        return real(trial_plan, root, how, Callbacks(began=lambda resolved, units: folder.rename(away)), **more)
+        return real(trial_plan, root, how, RunLog(began=lambda resolved, units: folder.rename(away)), **more)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(_tuning, "run_plan", run_without)
@@ -235,7 +234,7 @@ def test_a_trial_reads_neither_the_model_nor_the_images_nor_the_trials_before_it
 
     for owner, name in (
         (experiment_images, "prepare"),
-        (ModelSource, "load"),
+        (PlanModel, "load"),
         (Store, "clean"),
         (Store, "_open"),
         (Store, "_read"),

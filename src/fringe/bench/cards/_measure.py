@@ -14,18 +14,23 @@ from torch import Tensor
 from fringe._numbers.rng import KeyedGenerator
 from fringe._strings.formats import first_paragraph
 from fringe._strings.names import Reference
-from fringe.attribution import METHODS, Attributor, method_of_record, require_package
-from fringe.bench.experiments import (
+from fringe.attribution import (
+    METHODS,
+    Attributor,
     CallableMethod,
-    Callbacks,
+    method_of_record,
+    read_target,
+    require_package,
+)
+from fringe.bench.experiments import (
     ExperimentSpec,
     Plan,
     Resolved,
     Results,
+    RunLog,
     TaskRunner,
     build_plan,
     read_results,
-    read_target,
     resolve,
     run_in_memory,
     sample_examples,
@@ -381,10 +386,8 @@ def _run(
     scene = replace(scene, networks=1) if scene.networks > 1 else scene  # pyright: ignore[reportArgumentType]
     spec = ExperimentSpec(scene={title: scene}, methods={VERIFIED: method}, n=n, seed=seed, shard=n, **metrics)
     resolved, left = resolve(replace(build_plan(spec), controls=BLIND), draw=_draw), list[str]()
-    callbacks = Callbacks(
-        ended=lambda report: left.extend(report.left.values() if report.task.method == VERIFIED else ())
-    )
-    results = run_in_memory(resolved, progress=callbacks)
+    log = RunLog(ended=lambda report: left.extend(report.left.values() if report.task.method == VERIFIED else ()))
+    results = run_in_memory(resolved, log=log)
     failed = results.failures().filter(method=VERIFIED)["reason"]
     reasons = "; ".join(dict.fromkeys([*left, *(why for why in failed if why not in ("diverged", "not_finite"))]))
     cells = [cell for cell in results.cells.values() if cell.method == VERIFIED]

@@ -11,7 +11,6 @@ from fringe.bench.experiments._manifest import (
     versions,
 )
 from fringe.bench.experiments._plan import (
-    ModelSource,
     Plan,
     PlanModel,
     build_plan,
@@ -20,19 +19,17 @@ from fringe.bench.experiments._plan import (
 )
 from fringe.bench.experiments._ray import RayExecutor
 from fringe.bench.experiments._records import LOGITS, MISSING, OK, STATUSES, StoredMap
-from fringe.bench.experiments._results import MethodScores, Results, read_results
+from fringe.bench.experiments._results import MethodScores, Results, manifests, read_results
 from fringe.bench.experiments._run import (
     TRIAL,
-    Callbacks,
     Interrupted,
     RunOptions,
     RunResult,
-    Session,
     describe_failures,
     describe_run,
     make_executor,
     make_maps,
-    open_session,
+    open_run,
     read_status,
     run_experiment,
     run_in_memory,
@@ -42,10 +39,8 @@ from fringe.bench.experiments._run import (
 from fringe.bench.experiments._runner import TaskRunner
 from fringe.bench.experiments._spec import ExperimentSpec
 from fringe.bench.experiments._store import Store
-from fringe.bench.experiments._target import CallableMethod, read_target
 from fringe.bench.experiments._tasks import (
     Task,
-    manifests,
     mixed,
     pending_tasks,
 )

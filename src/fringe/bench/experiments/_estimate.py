@@ -289,10 +289,7 @@ def estimate_run(
 def _workers(executor: Executor | None, device: str) -> tuple[int, float]:
     """Processes of an executor, and how much longer a task takes beside those of the others."""
     cores = os.cpu_count() or 1
-    if isinstance(executor, RayExecutor):
-        workers = executor.workers or cores
-    else:
-        workers = executor.capacity if isinstance(executor, ProcessExecutor) else 1
+    workers = (executor.workers or cores) if isinstance(executor, (RayExecutor, ProcessExecutor)) else 1
     if isinstance(executor, RayExecutor) and executor.address:
         return workers, 1.0  # machines of their own
     return workers, max(1.0, workers / cores) if device.startswith("cpu") else float(workers)

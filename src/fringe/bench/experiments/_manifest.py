@@ -321,9 +321,9 @@ def resolve(plan: Plan, *, logits: bool = False, known: Collection[str] = (), dr
             """Do nothing: a comparison reports such inputs itself."""
 
         refs = find_images(plan.data) if plan.sample else list(find_inputs(plan.data, on_error=ignore))
-    loaded = {model.label: model.source.load(images=refs) for model in plan.models} if plan.scenes else {}
+    loaded = {model.label: model.load(images=refs) for model in plan.models} if plan.scenes else {}
     drawn, references = (draw or _drawn)(plan, refs, loaded)
-    loaded = loaded or {model.label: model.source.load() for model in plan.models}
+    loaded = loaded or {model.label: model.load() for model in plan.models}
     plan, drawn, loaded = _with_boxes(plan, drawn, loaded)
     metrics = dict[str, dict[str, Any]]()
     for label, metric in plan.metrics.items():
@@ -416,9 +416,9 @@ def _scenes(plan: Plan, refs: Sequence[ImageRef], loaded: Mapping[str, LoadedMod
         for model in (model for model in plan.models if model.scene == label):
             gates = [
                 {**asdict(gate), "holds": gate.holds, "text": str(gate)}
-                for gate in scene.gates(loaded[model.label], model.source.given(), images)
+                for gate in scene.gates(loaded[model.label], model.load_given(), images)
             ]
-            networks[model.label] = {"given": model.given, "number": model.source.number, "gates": gates}
+            networks[model.label] = {"given": model.given, "number": model.number, "gates": gates}
         texts = {name: getattr(scene, name) for name in ("title", "source", "answer")}
         result[label] = {**texts, "settings": scene.record(), "networks": networks}
     return result

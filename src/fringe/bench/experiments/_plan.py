@@ -25,10 +25,10 @@ from fringe.attribution import (
     innermost_reference,
     preset_names,
     read_preset,
+    read_target,
     require_package,
 )
 from fringe.bench.experiments._spec import ExperimentSpec, options_of
-from fringe.bench.experiments._target import read_target
 from fringe.bench.scenes import SCENES, Scene, get_scene
 from fringe.classifier import Score
 from fringe.data import SOURCE, ImageError, ImageRef, find_inputs
@@ -45,88 +45,79 @@ AUTO = "auto"
 
 
 @dataclass(frozen=True)
-class ModelSource:
-    """Where a model comes from.
+class PlanModel:
+    """One model of a plan, and the methods that explain it.
 
     Attributes:
-        spec: Text for :func:`fringe.models.load_model`; a name where ``module`` is given.
+        label: Its name in the plan.
+        spec: Text for :func:`fringe.models.load_model`; a name where it is ``loaded``.
+        methods: By label.
         preprocessing: Replaces the preprocessing of the source.
         trust_code: Whether code of the model's author may run.
-        module: A model in memory, in place of a source; it needs ``preprocessing``, here or as its attribute.
         output: What the model returns, as for :class:`fringe.Classifier`.
-        scene: Makes the network, of the model that the fields above name if it requires one.
+        loaded: The model, where it is in memory already.
+        scene: Label of the scene whose examples are explained; empty for none.
+        given: Label of the model that the network of the scene is made of; empty for none.
+        maker: The scene, which makes the network, of the model that the fields above name if it requires one.
         number: Number of the network among those that the scene makes.
         data: The images that the scene is given.
-        loaded: The model, where it is loaded already.
     """
 
+    label: str
     spec: str
+    methods: Mapping[str, Attributor]
     preprocessing: str | None = None
     trust_code: bool = False
-    module: nn.Module | None = None
     output: OutputKind = "auto"
-    scene: Scene | None = None
+    loaded: LoadedModel | None = None
+    scene: str = ""
+    given: str = ""
+    maker: Scene | None = None
     number: int = 0
     data: tuple[str, ...] = ()
-    loaded: LoadedModel | None = None
 
     def load(self, device: torch.device | str = "cpu", *, images: Sequence[ImageRef] | None = None) -> LoadedModel:
-        """Load the model in evaluation mode, without parameter gradients; a module in memory is copied. ``images`` are
-        those of ``data``, where they are listed already."""
-        if self.scene is None:
-            loaded = self._given(device)
+        """Load the model in evaluation mode, without parameter gradients. ``images`` are those of ``data``, where they
+        are listed already."""
+        if self.maker is None:
+            loaded = self._source(device)
             return replace(loaded, module=as_detector(loaded.module))
-        given = self.given()
-        if not self.scene.requires_images:
+        source = self.load_given()
+        if not self.maker.requires_images:
             images = []
         elif images is None:
             images = list(find_inputs(self.data))
-        loaded = self.scene.network(self.number, given, images)
+        loaded = self.maker.network(self.number, source, images)
         return replace(loaded, module=loaded.module.eval().requires_grad_(False).to(device))
 
-    def given(self) -> LoadedModel | None:
+    def load_given(self) -> LoadedModel | None:
         """Load the model that the network of a scene is made of, on the CPU; None where it is made of none."""
-        if self.scene is None or not self.scene.requires_model:
+        if self.maker is None or not self.maker.requires_model:
             return None
-        given = self._given("cpu")
-        if is_detector(given.module):
-            message = f"{self.scene.name} is made of a classifier, and the model {self.spec!r} is a detector"
+        source = self._source("cpu")
+        if is_detector(source.module):
+            message = f"{self.maker.name} is made of a classifier, and the model {self.spec!r} is a detector"
             hint = "the scenes shapes and context have detectors of their own; images need no scene"
             raise InputError(message, argument="scene", hint=hint)
-        return given
+        return source
 
-    def _given(self, device: torch.device | str) -> LoadedModel:
-        if self.loaded is not None:
-            module = self.loaded.module
-            devices = {one.device for one in (*module.parameters(), *module.buffers())}
-            elsewhere = any(one.type != torch.device(device).type for one in devices)
-            return replace(self.loaded, module=copy.deepcopy(module).to(device)) if elsewhere else self.loaded
-        recipe = None if self.preprocessing is None else Preprocessing.parse(self.preprocessing)
-        if self.module is None:
-            return load_model(
-                self.spec, trust_code=self.trust_code, preprocessing=recipe, device=device, output=self.output
-            )
-        recipe = recipe or stated_preprocessing(self.module)
-        if recipe is None:
-            raise InputError(
-                "none given for a model in memory", argument="preprocessing", hint="say how images become its inputs"
-            )
-        with torch.no_grad():  # copied weights of a scripted module would be part of a graph
-            module, digest = copy.deepcopy(self.module).eval(), state_digest(self.module)
-        nn.Module.requires_grad_(module, False)  # the method of a scripted module refuses
-        return LoadedModel(self.spec, module.to(device), recipe, None, digest, type(self.module).__name__, self.output)
+    def _source(self, device: torch.device | str) -> LoadedModel:
+        if self.loaded is None:
+            recipe = None if self.preprocessing is None else Preprocessing.parse(self.preprocessing)
+            how: dict[str, Any] = {"trust_code": self.trust_code, "preprocessing": recipe, "output": self.output}
+            return load_model(self.spec, device=device, **how)
+        module = self.loaded.module
+        devices = {one.device.type for one in (*module.parameters(), *module.buffers())}
+        if self.maker is None and devices <= {torch.device(device).type}:
+            return self.loaded
+        return replace(self.loaded, module=_copied(module).to(device))
 
 
-@dataclass(frozen=True)
-class PlanModel:
-    """One model of a plan under a ``label``, and the methods by label that explain it. ``scene`` is the label of the
-    scene whose examples are explained, and ``given`` that of the model that its network is made of; empty for none."""
-
-    label: str
-    source: ModelSource
-    methods: Mapping[str, Attributor]
-    scene: str = ""
-    given: str = ""
+def _copied(module: nn.Module) -> nn.Module:
+    with torch.no_grad():  # copied weights of a scripted module would be part of a graph
+        module = copy.deepcopy(module).eval()
+    nn.Module.requires_grad_(module, False)  # the method of a scripted module refuses
+    return module
 
 
 def scene_models(
@@ -137,12 +128,12 @@ def scene_models(
     model."""
     made, models = list[PlanModel](), list(given)
     for label, scene in scenes.items():
-        for model in models if scene.requires_model else [PlanModel("", ModelSource(scene.name), methods)]:
+        for model in models if scene.requires_model else [PlanModel("", scene.name, methods)]:
             for number in range(scene.networks):
                 name = f"{label}:{model.label}" if model.label else label
                 name = f"{name}-{number}" if scene.networks > 1 else name
-                source = replace(model.source, scene=scene, number=number, data=data)
-                made.append(PlanModel(name, source, model.methods, label, model.label))
+                of_scene: dict[str, Any] = {"scene": label, "given": model.label, "maker": scene}
+                made.append(replace(model, label=name, number=number, data=data, **of_scene))
     return tuple(made)
 
 
@@ -214,12 +205,6 @@ class Plan:
         return getattr(self, name) if hasattr(self, name) else self.more.get(name, options_of()[name])
 
     def __post_init__(self) -> None:
-        labels = [model.label for model in self.models]
-        if not labels or len(set(labels)) != len(labels):
-            raise InputError(f"models: got the labels {labels}, expected at least one and each once")
-        for label in self.limits:
-            if label not in self.metrics:
-                raise InputError(f"limits: {label!r} is no metric of this plan; its metrics: {', '.join(self.metrics)}")
         records = [scene.record() for scene in self.scenes.values()]
         twice = [label for label, record in zip(self.scenes, records, strict=True) if records.count(record) > 1]
         if twice:  # their examples would have the same names
@@ -258,12 +243,12 @@ class Plan:
 
     def record(self) -> dict[str, Any]:
         """The plan as plain data, for people and for telling two plans apart."""
-        outputs = {model.label: model.source.output for model in self.models if model.source.output != "auto"}
+        outputs = {model.label: model.output for model in self.models if model.output != "auto"}
         return {
             "name": self.name,
             "data": list(self.data),
-            "models": {model.label: model.source.spec for model in self.models},
-            "preprocessing": {model.label: model.source.preprocessing for model in self.models},
+            "models": {model.label: model.spec for model in self.models},
+            "preprocessing": {model.label: model.preprocessing for model in self.models},
             "methods": {model.label: {e.label: e.record() for e in self.candidates(model)} for model in self.models},
             "metrics": {label: metric.record() for label, metric in self.metrics.items()},
             "limits": dict(self.limits),
@@ -329,7 +314,7 @@ def build_plan(spec: ExperimentSpec) -> Plan:
         if any(source != SOURCE for source in sources.values()):
             raise InputError("none given", argument="data", hint="name a folder of images")
         data = (SOURCE,)
-    models = tuple(_plan_model(chosen, label, source) for label, source in _sources(spec, sources).items())
+    models = _given_models(spec, sources, chosen)
     if tuned is not None:
         models = _with_preset(models, str(spec.preset), tuned[0], tuned[1]["architecture"])
     models = tuple(  # settings also replace those of a preset
@@ -432,37 +417,50 @@ def _require_images(argument: str, *texts: str) -> None:
             raise InputError(str(error), argument=argument) from error
 
 
-def _sources(spec: ExperimentSpec, models: Mapping[str, Any]) -> dict[str, ModelSource]:
-    """The models by label; one without a label goes by its architecture."""
+def _given_models(spec: ExperimentSpec, models: Mapping[str, Any], chosen: Mapping[str, Any]) -> tuple[PlanModel, ...]:
+    """The models with their methods; one without a label goes by its architecture."""
 
-    def labelled(name: str, model: Any) -> tuple[str, ModelSource]:
-        if isinstance(model, LoadedModel):
-            source = ModelSource(model.spec, spec.preprocessing, spec.trust_code, output=model.output, loaded=model)
-            return name, source
-        text, module = (model, None) if isinstance(model, str) else (name, model)
-        source = ModelSource(text, spec.preprocessing, spec.trust_code, module, spec.model_output)
-        return source.load().label if name == model else name, source
+    def labelled(name: str, model: Any) -> tuple[str, PlanModel]:
+        known = PlanModel(name, name, {}, spec.preprocessing, spec.trust_code, spec.model_output)
+        if isinstance(model, str):
+            known = replace(known, spec=model)
+        else:
+            loaded = model if isinstance(model, LoadedModel) else _in_memory(known, model)
+            known = replace(known, spec=loaded.spec, output=loaded.output, loaded=loaded)
+        label = known.load().label if name == model else name
+        return label, replace(known, label=label)
 
     pairs = (labelled(name, model) for name, model in models.items())
-    return unique(pairs, "model", "tell them apart with LABEL=SPEC")
+    found = unique(pairs, "model", "tell them apart with LABEL=SPEC").values()
+    return tuple(replace(model, methods=_methods_of(model, chosen)) for model in found)
 
 
-def _plan_model(chosen: Mapping[str, Any], label: str, source: ModelSource) -> PlanModel:
-    """A model with its methods; ``paper:auto`` is the paper's setting for its architecture, or that for any network
-    where the paper has none."""
+def _in_memory(known: PlanModel, module: nn.Module) -> LoadedModel:
+    """A copy of a module. Raises InputError where nothing says how images become its inputs."""
+    recipe = None if known.preprocessing is None else Preprocessing.parse(known.preprocessing)
+    if (recipe := recipe or stated_preprocessing(module)) is None:
+        hint = "say how images become its inputs"
+        raise InputError("none given for a model in memory", argument="preprocessing", hint=hint)
+    digest = state_digest(module)
+    return LoadedModel(known.spec, _copied(module), recipe, None, digest, type(module).__name__, known.output)
+
+
+def _methods_of(model: PlanModel, chosen: Mapping[str, Any]) -> dict[str, Attributor]:
+    """The methods of a model; ``paper:auto`` is the paper's setting for its architecture, or that for any network where
+    the paper has none."""
     methods: dict[str, Attributor] = {}
     for name, method in chosen.items():
         if (plain := _without_auto(method)) is None:
             methods[name] = configured(method)
             continue
-        architecture = source.load().architecture
+        architecture = model.load().architecture
         is_known = architecture in preset_names()
         base = get_method(plain)
         kind = type(base.innermost)
         if not is_known:
-            warn_caller(f"{label}: the paper has no setting for {architecture}; {kind.name} is used")
+            warn_caller(f"{model.label}: the paper has no setting for {architecture}; {kind.name} is used")
         methods[name] = base.around(kind.preset(architecture) if is_known else kind())
-    return PlanModel(label, source, methods)
+    return methods
 
 
 def _with_preset(
@@ -470,7 +468,7 @@ def _with_preset(
 ) -> tuple[PlanModel, ...]:
     """The models with the ``method`` as the file ``path`` sets it for an ``architecture``. Raises InputError where it
     fits none."""
-    name, architectures = method.name, {model.label: model.source.load().architecture for model in models}
+    name, architectures = method.name, {model.label: model.load().architecture for model in models}
     fitting = [model.label for model in models if architectures[model.label] == architecture]
     if not fitting:
         message = f"{path!r} was tuned for {architecture!r}; the models are {', '.join(architectures.values())}"

@@ -7,11 +7,14 @@ import signal
 import socket
 import threading
 import time
+from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
-from fringe.bench.experiments._executors import Executor, Job, Order, TaskFailure, perform_or_exit
-from fringe.bench.experiments._runner import TaskResult
+from fringe.bench.experiments._executors import POLL_INTERVAL, Ended, Executor, Stored, Tasks, Tries, perform_or_exit
+from fringe.bench.experiments._runner import TaskResult, TaskRunner
 from fringe.bench.experiments._tasks import Task
 from fringe.errors import FringeError, InputError, first_line, install_hint
 
@@ -25,15 +28,14 @@ _log = logging.getLogger(__name__)
 
 @dataclass
 class _Slot:
-    """An actor; ``answer`` refers to what it does now: its start at first, then a task; None if it waits for one."""
+    """An actor; ``answer`` refers to what it does now: its start at first, then a task; None if it waits for one. The
+    ``order`` is its last one."""
 
     actor: Any
     answer: Any
-    order: Order | None = None
-    last: Task | None = None
+    order: tuple[Task, Stored] | None = None
     since: float = math.inf
     ready: bool = False
-    late: bool = False
 
 
 class RayExecutor(Executor):
@@ -49,7 +51,7 @@ class RayExecutor(Executor):
         workers: Number of actors; None for as many as fit into the cluster when the run begins.
         timeout: Seconds that a task may take; None for no limit.
         cpus: CPU cores of an actor.
-        gpus: GPUs of an actor, a fraction if several share one; None for 1 if the job runs on ``cuda``, else 0.
+        gpus: GPUs of an actor, a fraction if several share one; None for 1 if the tasks run on ``cuda``, else 0.
 
     Raises:
         InputError: For a number that makes no sense, and when a run starts without a cluster at the address.
@@ -68,72 +70,85 @@ class RayExecutor(Executor):
             if value is not None and (value < 0 or (value == 0 and name != "gpus")):
                 raise InputError(f"got {value}, expected a positive number", argument=name)
         self.address, self.workers, self.timeout, self.cpus, self.gpus = address, workers, timeout, cpus, gpus
-        self._slots, self._connected, self._lonely_since = list[_Slot](), False, math.inf
 
-    @property
-    def capacity(self) -> int:
-        """Number of actors that have begun."""
-        return sum(slot.ready for slot in self._slots)
-
-    def start(self, job: Job, tasks: int) -> None:
-        if not tasks:
+    def perform(self, runner: TaskRunner, tasks: Tasks, most: int) -> Ended:
+        if not most:
             return
-        ray = _import_ray()
-        if not ray.is_initialized():
+        ray, slots = _import_ray(), list[_Slot]()
+        if is_ours := not ray.is_initialized():
             self._connect(ray)
-        device_gpus = 1.0 if job.device.startswith("cuda") else 0.0
-        gpus = device_gpus if self.gpus is None else self.gpus
-        self._needs = {"CPU": self.cpus, **({"GPU": gpus} if gpus else {})}
-        self._make = ray.remote(num_cpus=self.cpus, num_gpus=gpus, max_restarts=0, max_task_retries=0)(_Actor)
-        self._job = ray.put(job)  # the images of the plan travel once to a machine, not once to an actor
-        self._lonely_since, total = time.monotonic(), ray.cluster_resources()
-        # at least one, since a machine may come later
-        room = max(1, min(int(total.get(name, 0.0) / amount) for name, amount in self._needs.items()))
-        for _ in range(min(tasks, self.workers or room)):
-            self._hire()
+        try:
+            device_gpus = 1.0 if runner.device.type == "cuda" else 0.0
+            gpus = device_gpus if self.gpus is None else self.gpus
+            needs, total = {"CPU": self.cpus, **({"GPU": gpus} if gpus else {})}, ray.cluster_resources()
+            make = ray.remote(num_cpus=self.cpus, num_gpus=gpus, max_restarts=0, max_task_retries=0)(_Actor)
+            job = ray.put(runner)  # the images of the plan travel once to a machine, not once to an actor
+            # at least one, since a machine may come later
+            room = max(1, min(int(total.get(name, 0.0) / amount) for name, amount in needs.items()))
 
-    def schedule(self, order: Order) -> None:
-        free = [slot for slot in self._slots if slot.ready and slot.answer is None]
-        slot = max(free, key=lambda one: _fit(one.last, order.task))
-        slot.order, slot.last, slot.since = order, order.task, time.monotonic()
-        slot.answer = slot.actor.perform.remote(order)
+            def hire() -> None:
+                actor = make.remote(job, max(1, int(self.cpus)))
+                slots.append(_Slot(actor, actor.begin.remote()))
 
-    def completed(self, timeout: float) -> list[tuple[Order | None, TaskResult | TaskFailure]]:
-        ray, results = _import_ray(), list[tuple[Order | None, TaskResult | TaskFailure]]()
-        pending = [slot.answer for slot in self._slots if slot.answer is not None]
-        ended = ray.wait(pending, num_returns=1, timeout=timeout)[0] if pending else []
-        ended += ray.wait(pending, num_returns=len(pending), timeout=0)[0] if ended else []
-        for slot in [slot for slot in self._slots if slot.answer is not None and slot.answer in ended]:
-            try:
-                answer = ray.get(slot.answer)
-            except ray.exceptions.RayTaskError as error:
-                raise (error.cause if isinstance(error.cause, FringeError) else error) from None
-            except ray.exceptions.RayActorError as error:
-                results.append(self._replace(slot, error))
-                continue
-            if slot.order is not None:
-                results.append((slot.order, answer))
-            slot.answer, slot.order, slot.ready = None, None, True
-        now = time.monotonic()
-        for slot in self._slots:
-            if self.timeout and slot.order and not slot.late and now - slot.since > self.timeout:
-                slot.late = True
-                ray.kill(slot.actor)
-        if self.capacity:
-            self._lonely_since = now
-        elif now - self._lonely_since > PATIENCE:
-            self._lonely_since = math.inf  # once
-            _log.warning("the Ray cluster has no room for a worker of %s; waiting for a machine", self._needs)
-        return results
-
-    def stop(self) -> None:
-        slots, connected, self._slots, self._connected = self._slots, self._connected, list[_Slot](), False
-        if slots or connected:
-            ray = _import_ray()
+            for _ in range(min(most, self.workers or room)):
+                hire()
+            again, tries, lonely_since, found = deque[tuple[Task, Stored]](), Tries(), time.monotonic(), None
+            while True:
+                free = [slot for slot in slots if slot.ready and slot.answer is None]
+                while free and (found := again.popleft() if again else next(tasks, ())):
+                    slot = max(free, key=partial(_fit, found[0]))
+                    free.remove(slot)
+                    slot.order, slot.since = found, time.monotonic()
+                    slot.answer = slot.actor.perform.remote(*found)
+                if found == () and not any(slot.ready and slot.answer is not None for slot in slots):
+                    return
+                for slot, result in self._results(ray, slots):
+                    slot.answer = None
+                    if not isinstance(result, str):
+                        if slot.ready and slot.order is not None:
+                            tries.reset()
+                            yield slot.order[0], result
+                        slot.ready = True
+                        continue
+                    slots.remove(slot)
+                    hire()
+                    if not slot.ready or slot.order is None:
+                        tries.blame_start(result)
+                    elif (reason := tries.again(slot.order[0], result)) is None:
+                        again.append(slot.order)
+                    else:
+                        yield slot.order[0], reason
+                now = time.monotonic()
+                if any(slot.ready for slot in slots):
+                    lonely_since = now
+                elif now - lonely_since > PATIENCE:
+                    lonely_since = math.inf  # once
+                    _log.warning("the Ray cluster has no room for a worker of %s; waiting for a machine", needs)
+        finally:
             for slot in slots:
                 ray.kill(slot.actor)
-            if connected:
+            if is_ours:
                 ray.shutdown()
+
+    def _results(self, ray: Any, slots: Sequence[_Slot]) -> list[tuple[_Slot, Any]]:
+        """Wait for actors: the answers of some, and why others have none: they ended, or are late."""
+        pending, found = [slot.answer for slot in slots if slot.answer is not None], list[tuple[_Slot, Any]]()
+        if not pending:  # all tasks are claimed by another run
+            time.sleep(POLL_INTERVAL)
+        ended = ray.wait(pending, num_returns=1, timeout=POLL_INTERVAL)[0] if pending else []
+        ended += ray.wait(pending, num_returns=len(pending), timeout=0)[0] if ended else []
+        for slot in (slot for slot in slots if slot.answer is not None):
+            if slot.answer in ended:
+                try:
+                    found.append((slot, ray.get(slot.answer)))
+                except ray.exceptions.RayTaskError as error:
+                    raise (error.cause if isinstance(error.cause, FringeError) else error) from None
+                except ray.exceptions.RayActorError as error:
+                    found.append((slot, "ended its process" if slot.ready else f"ended ({_cause(error)})"))
+            elif self.timeout and slot.ready and time.monotonic() - slot.since > self.timeout:
+                ray.kill(slot.actor)
+                found.append((slot, f"took longer than {self.timeout:g} s"))
+        return found
 
     def _connect(self, ray: Any) -> None:
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
@@ -152,41 +167,27 @@ class RayExecutor(Executor):
         except (ConnectionError, ValueError, RuntimeError) as error:
             first = first_line(error)
             raise InputError(f"cannot connect to Ray ({first})", argument="executor") from error
-        self._connected = True
-
-    def _hire(self) -> None:
-        actor = self._make.remote(self._job, max(1, int(self.cpus)))
-        self._slots.append(_Slot(actor, actor.begin.remote()))
-
-    def _replace(self, slot: _Slot, error: Exception) -> tuple[Order | None, TaskFailure]:
-        """Ask for another actor in place of one that ended, and say why it did."""
-        self._slots.remove(slot)
-        self._hire()
-        reason = f"took longer than {self.timeout:g} s" if slot.late else "ended its process"
-        if not slot.ready:
-            return None, TaskFailure(f"ended ({_cause(error)})", "start")
-        _log.warning("a worker ended: %s", reason)
-        return slot.order, TaskFailure(reason)
 
 
 class _Actor:
     """One process of the cluster: a model, a device, and the images of one task at a time."""
 
-    def __init__(self, job: Job, threads: int):
+    def __init__(self, runner: TaskRunner, threads: int):
         import torch
 
         torch.set_num_threads(threads)
-        self._runner = job.worker()
+        self._runner = runner
 
     def begin(self) -> None:
         """Answer when the process is ready."""
 
-    def perform(self, order: Order) -> TaskResult:
-        return perform_or_exit(self._runner, order)
+    def perform(self, task: Task, stored: Stored) -> TaskResult:
+        return perform_or_exit(self._runner, task, stored)
 
 
-def _fit(last: Task | None, task: Task) -> tuple[bool, bool]:
-    """How well an actor with this last task fits: the same images, the same model. Larger is better."""
+def _fit(task: Task, slot: _Slot) -> tuple[bool, bool]:
+    """How well an actor fits a task: it had one of the same images, or of the same model. Larger is better."""
+    last = None if slot.order is None else slot.order[0]
     same = last is not None and last.model == task.model
     return same and last is not None and last.images == task.images, same
 

@@ -121,7 +121,7 @@ class Result:
         words: The flags of each score, and why it has none.
         made: What holds whatever the metric, as in :attr:`StoredMap.metadata`.
         details: Curves, further numbers and diagnostics.
-        map: The map, if it was made now.
+        map: The map, if it was made now and is to be stored.
     """
 
     image: str

@@ -1,7 +1,7 @@
 """Results: the scores that a plan requires, read from the store into arrays, and from arrays into tables."""
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
@@ -11,18 +11,30 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fringe.bench.experiments._manifest import Manifest
-from fringe.bench.experiments._records import MISSING, NO_TARGET, OK, STATUSES, Details
+from fringe.bench.experiments._records import MISSING, NO_TARGET, OK, PLAN, STATUSES, Details, fingerprint
 from fringe.bench.experiments._store import Block, Store
-from fringe.bench.experiments._tasks import ScoreArrays, manifests
 from fringe.errors import InputError, warn_caller
 from fringe.evaluation import ScoreTable
 
 if TYPE_CHECKING:
     import polars as pl  # of the extra bench, which :func:`fringe.compare` does without
 
+#: What holds for a map whatever the metric, with its row: ``id`` in the store, ``block`` in :class:`Results`.
+_COPIED = ("id", "target", "batch", "confidence", "forward", "jvp", "vjp", "seconds")
+MAP = np.dtype(
+    [("id", "<i8"), ("block", "<i4"), ("target", "<i4"), ("batch", "<i4"), ("verdict", "<i4")]
+    + [(name, "<f8") for name in ("confidence", "forward", "jvp", "vjp", "seconds")]
+)
 Column = NDArray[np.float64]
 #: What holds for a map whatever the metric, as the tables show it.
 _OF_MAP = ("target", "confidence", "status", "verdict", "forward", "jvp", "vjp", "seconds")
+
+
+#: The columns of the table of scores.
+_COLUMNS = (
+    *("model", "method", "control", "setting", "metric", "metric_key", "image", "image_id", "label", "target"),
+    *("confidence", "score", "status", "error", "verdict", "flags", "forward", "jvp", "vjp", "seconds"),
+)
 
 
 @dataclass(frozen=True)
@@ -78,12 +90,11 @@ class MethodScores:
     @property
     def maps(self) -> NDArray[Any]:
         """Records of the maps (n): target, confidence, passes and seconds; all 0 for one that was not computed."""
-        at = self.column("map_index")
-        return self._results.arrays.maps[at]
+        return self._results.maps[self.column("map_index")]
 
     def reasons(self) -> list[tuple[int, str]]:
         """The positions of the images that were computed and have no score, each with the reason."""
-        status, index, notes = self.column("status"), self.column("note_index"), self._results.arrays.notes
+        status, index, notes = self.column("status"), self.column("note_index"), self._results.notes
         at = np.flatnonzero(status > OK).tolist()
         return [(i, notes[index[i]][1] or STATUSES[status[i]]) for i in at]
 
@@ -92,16 +103,26 @@ class MethodScores:
         result = Counter[str]()
         numbers, first, counts = np.unique(self.column("note_index"), return_index=True, return_counts=True)
         for index in np.argsort(first):
-            for flag in self._results.arrays.notes[numbers[index]][0]:
+            for flag in self._results.notes[numbers[index]][0]:
                 result[flag] += int(counts[index])
         return dict(result)
 
 
 class Results:
-    """The scores of a plan.
+    """The scores of a plan, as arrays (settings, metrics, images) and as tables. Of several rows with one score a valid
+    one counts, and of those the last.
 
     Attributes:
         manifest: The images, settings and metrics that the scores belong to.
+        required: Whether the plan asks for a score.
+        score: Scores, NaN where there is none.
+        status: Places in ``STATUSES``.
+        note_index: Places in ``notes``.
+        map_index: Places in ``maps``; 0, the place of the empty one, where the score is missing.
+        notes: Flags and error of scores, each pair once.
+        maps: Records of ``MAP``.
+        verdicts: The verdicts on maps; None stands for none.
+        blocks: Where the rows of the maps come from.
         frame: A polars table with one row for each score that the plan requires, in the order of models, methods,
             metrics and images: ``model``, ``method``, ``metric``, ``control``, ``image`` (digest), ``image_id``,
             ``label``, ``target``, ``confidence``, ``score`` (null if there is none), ``status`` ("ok", a reason, or
@@ -109,13 +130,102 @@ class Results:
             its map: ``forward``, ``jvp``, ``vjp`` (passes) and ``seconds``.
     """
 
-    def __init__(self, manifest: Manifest, source: Store, blocks: Sequence[Block] | None = None):
-        self.manifest, self._source, self._blocks = manifest, source, blocks
+    def __init__(self, manifest: Manifest, source: Store, blocks: Iterable[Block] | None = None):
+        self.manifest, self._source = manifest, source
+        keys = [manifest.setting_key(model, method) for model, named in manifest.settings.items() for method in named]
+        names = keys, [m["key"] for m in manifest.metrics.values()], [image["digest"] for image in manifest.images]
+        self._places = tuple({name: i for i, name in enumerate(dict.fromkeys(one))} for one in names)
+        shape = tuple(map(len, self._places))
+        marks = np.array([fingerprint(image) for image in self._places[2]], np.int64)
+        self._order = np.argsort(marks)
+        self._marks = marks[self._order]
+        self.required = np.zeros(shape, np.bool_)
+        for model, named in manifest.settings.items():
+            settings = [self._places[0][manifest.setting_key(model, method)] for method in named]
+            for label, metric in manifest.metrics.items():
+                at = np.asarray(manifest.positions(model, label), np.int64)
+                self.required[np.array(settings)[:, None], self._places[1][metric["key"]], at] = True
+        self.score, self.status = np.full(shape, np.nan), np.zeros(shape, np.uint8)
+        self.note_index, self.map_index = np.zeros(shape, np.int32), np.zeros(shape, np.int32)
+        self._rank = np.zeros(shape, np.int64)
+        self._places_of_notes: dict[tuple[tuple[str, ...], str | None], int] = {((), None): 0}
+        self._places_of_verdicts: dict[str | None, int] = {None: 0}
+        self.blocks, parts, self._size = list[Block](), [np.zeros(1, MAP)], 1
+        for block in source.blocks() if blocks is None else blocks:
+            at = self.where(block)
+            if not (is_used := at >= 0).any():
+                continue
+            rows, at = block.rows[is_used], at[is_used]
+            notes = self._notes(block, rows)
+            made = np.zeros(len(rows), MAP)
+            for name in _COPIED:
+                made[name] = rows[name]
+            made["verdict"], made["block"] = notes[1], len(self.blocks)
+            parts.append(made)
+            left = np.arange(len(rows))
+            while len(left):  # once, unless a block has an image twice
+                _, first = np.unique(at[left], return_index=True)
+                self._add(block, rows, at, notes[0], left[first])
+                left = np.delete(left, first)
+            self.blocks.append(block)
+            self._size += len(rows)
+        self.maps = np.concatenate(parts)
+        del self._rank
+        self.verdicts, self.notes = list(self._places_of_verdicts), list(self._places_of_notes)
 
-    @cached_property
-    def arrays(self) -> ScoreArrays:
-        """All scores, without details."""
-        return ScoreArrays(self.manifest, self._source.blocks() if self._blocks is None else self._blocks)
+    def where(self, block: Block) -> NDArray[np.int64]:
+        """Where among the images of the plan those of rows (n) are; -1 for a row that it does not ask for."""
+        if block.setting not in self._places[0] or not len(self._marks):
+            return np.full(len(block.rows), -1)
+        marks, keys = block.rows["image"], block.about["metrics"]
+        nearest = np.minimum(np.searchsorted(self._marks, marks), len(self._marks) - 1)
+        at = self._order[nearest]
+        known = [self._places[1][key] for key in keys if key in self._places[1]]
+        required = self.required[self._places[0][block.setting]][known][:, at].any(0) | (not keys)
+        return np.where((self._marks[nearest] == marks) & required, at, -1)
+
+    def _notes(self, block: Block, rows: NDArray[Any]) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+        """The places of the notes of scores (metrics, rows), and of the verdicts (rows)."""
+        index = np.zeros((len(block.about["metrics"]), len(rows)), np.int32)
+        verdicts = np.zeros(len(rows), np.int32)
+        numbers, inverse = np.unique(rows["notes"], return_inverse=True)
+        for n, number in enumerate(numbers.tolist()):
+            verdict, words = block.notes[number]
+            chosen = np.flatnonzero(inverse == n) if len(numbers) > 1 else np.arange(len(rows))
+            verdicts[chosen] = self._places_of_verdicts.setdefault(verdict, len(self._places_of_verdicts))
+            for flags, error, metrics in words:
+                place = self._places_of_notes.setdefault((tuple(flags), error), len(self._places_of_notes))
+                index[np.ix_([m for m in metrics if m < len(index)], chosen)] = place
+        return index, verdicts
+
+    def _add(
+        self,
+        block: Block,
+        rows: NDArray[Any],
+        at: NDArray[Any],
+        notes: NDArray[Any],
+        chosen: NDArray[Any],
+    ) -> None:
+        """Take the scores of some rows, each of another image, where they are better than those that are there."""
+        columns = [self._places[1].get(key, -1) for key in block.about["metrics"]]
+        source = [m for m, column in enumerate(columns) if column >= 0]
+        target = self._places[0][block.setting], np.array([columns[m] for m in source], int)[:, None], at[chosen]
+        status = rows["status"][chosen].T[source]
+        rank = rows["id"][chosen] + np.where(status == OK, 2**62, 0)
+        is_better = (status != MISSING) & (status < len(STATUSES)) & (rank > self._rank[target])
+        places = np.broadcast_to((self._size + chosen).astype(np.int32), status.shape)
+        for array, values in (
+            (self.score, rows["score"][chosen].T[source]),
+            (self.status, status),
+            (self.map_index, places),
+            (self.note_index, notes[source][:, chosen]),
+            (self._rank, rank),
+        ):
+            array[target] = np.where(is_better, values, array[target])
+
+    def place(self, setting: str, metric_key: str) -> tuple[int, int]:
+        """Where the scores (images,) of a setting and a metric are."""
+        return self._places[0][setting], self._places[1][metric_key]
 
     @cached_property
     def _positions(self) -> Mapping[str, slice | NDArray[np.int64]]:
@@ -127,17 +237,17 @@ class Results:
     def _column(self, name: str, model: str, method: str, metric: str) -> NDArray[Any]:
         """A part of an array for the images of a model."""
         key = self.manifest.metrics[metric]["key"]
-        index = self.arrays.index(self.manifest.setting_key(model, method), key)
-        return getattr(self.arrays, name)[index][self._positions[model]]
+        place = self.place(self.manifest.setting_key(model, method), key)
+        return getattr(self, name)[place][self._positions[model]]
 
     def _details(self, at: NDArray[Any]) -> Iterator[tuple[list[int], Details]]:
         """Read the details of maps, given by their places, some at a time: places, and values (maps, length)."""
         known = np.unique(at[at > 0])
-        of_block = self.arrays.maps["block"][known]
+        of_block = self.maps["block"][known]
         for number in np.unique(of_block).tolist():
             places = known[of_block == number].tolist()
-            ids = {int(self.arrays.maps["id"][place]): place for place in places}
-            for rows, details in self._source.details(self.arrays.blocks[number], ids):
+            ids = {int(self.maps["id"][place]): place for place in places}
+            for rows, details in self._source.details(self.blocks[number], ids):
                 yield [ids[row] for row in rows], details
 
     @cached_property
@@ -160,64 +270,45 @@ class Results:
         """
         import polars as pl
 
-        manifest, word = self.manifest, pl.Categorical
-        metrics = manifest.metrics if metric is None else {metric: manifest.metrics[metric]}
-        images, counts = manifest.images_of(model), [len(manifest.positions(model, one)) for one in metrics]
-        setting = manifest.setting_key(model, method)
-
-        def constant(value: Any, kind: Any) -> pl.Series:
-            plain = pl.String if kind == word else kind
-            return pl.repeat(value, sum(counts), dtype=plain, eager=True).cast(kind)
-
-        def by_metric(values: Iterable[str]) -> pl.Series:
-            numbers = np.repeat(np.arange(len(counts)), counts)
-            return pl.Series(list(values), dtype=word)[numbers]
-
-        def by_image(name: str, kind: Any) -> pl.Series:
-            column = pl.Series([image[name] for image in images], dtype=kind)
-            return pl.concat([column[:count] for count in counts]) if counts else column[:0]
-
-        def stored(name: str) -> NDArray[Any]:
-            parts = [self.cells[model, method, one].column(name) for one in metrics]
-            return np.concatenate(parts) if parts else np.empty(0, np.int64)
-
-        status, index, notes = stored("status"), stored("note_index"), self.arrays.notes
-        of_map = self._of_map(stored("map_index"), status)
-        errors, flags = [error for _, error in notes], [list(named) for named, _ in notes]
-        return pl.DataFrame(
+        manifest, word, errors = self.manifest, pl.Categorical, pl.Series([e for _, e in self.notes], dtype=pl.String)
+        flags = pl.Series([*(list(named) for named, _ in self.notes), None], dtype=pl.List(pl.String))
+        known = {name: [image[name] for image in manifest.images_of(model)] for name in ("digest", "id", "label")}
+        images = pl.DataFrame(
             {
-                "model": constant(model, word),
-                "method": constant(method, word),
-                "control": constant("control" in manifest.settings[model][method]["method"], pl.Boolean),
-                "setting": constant(setting, word),
-                "metric": by_metric(metrics),
-                "metric_key": by_metric(metric["key"] for metric in metrics.values()),
-                "image": by_image("digest", pl.String).cast(word),
-                "image_id": by_image("id", pl.String),
-                "label": by_image("label", pl.Int32),
-                "target": of_map["target"],
-                "confidence": of_map["confidence"],
-                "score": pl.Series(stored("score"), dtype=pl.Float64).fill_nan(None),
-                "status": of_map["status"],
-                "error": pl.Series(errors, dtype=pl.String)[index],
-                "verdict": of_map["verdict"],
-                "flags": pl.Series([*flags, None], dtype=pl.List(pl.String))[np.where(status == MISSING, -1, index)],
-                **{name: of_map[name] for name in ("forward", "jvp", "vjp", "seconds")},
+                "image": pl.Series(known["digest"], dtype=pl.String).cast(word),
+                "image_id": pl.Series(known["id"], dtype=pl.String),
+                "label": pl.Series(known["label"], dtype=pl.Int32),
             }
         )
+
+        def part(metric: str) -> pl.DataFrame:
+            cell = self.cells[model, method, metric]
+            status, index = cell.column("status"), cell.column("note_index")
+            names = {"model": model, "method": method, "metric": metric}
+            names |= {"setting": manifest.setting_key(model, method), "metric_key": manifest.metrics[metric]["key"]}
+            return images[: len(status)].with_columns(
+                *(pl.lit(text).cast(word).alias(name) for name, text in names.items()),
+                pl.lit("control" in manifest.settings[model][method]["method"]).alias("control"),
+                score=pl.Series(cell.scores).fill_nan(None),
+                error=errors[index],
+                flags=flags[np.where(status == MISSING, -1, index)],
+                **self._of_map(cell.column("map_index"), status),
+            )
+
+        return pl.concat([part(one) for one in manifest.metrics if metric in (None, one)]).select(_COLUMNS)
 
     def _of_map(self, at: NDArray[Any], status: NDArray[Any]) -> "dict[str, pl.Series]":
         """Columns of the maps at some places, null where there is none (0)."""
         import polars as pl
 
-        maps = self.arrays.maps[at]
+        maps = self.maps[at]
         numbers = {
             name: np.where(at == 0, np.nan, maps[name]) for name in ("confidence", "forward", "jvp", "vjp", "seconds")
         }
         columns = {name: pl.Series(values).fill_nan(None) for name, values in numbers.items()}
         target = np.where((at == 0) | (maps["target"] == NO_TARGET), np.nan, maps["target"].astype(np.float64))
         columns["target"] = pl.Series(target).fill_nan(None).cast(pl.Int32)
-        columns["verdict"] = pl.Series(self.arrays.verdicts, dtype=pl.Categorical)[maps["verdict"].astype(np.int64)]
+        columns["verdict"] = pl.Series(self.verdicts, dtype=pl.Categorical)[maps["verdict"].astype(np.int64)]
         columns["status"] = pl.Series(STATUSES, dtype=pl.Categorical)[status.astype(np.int64)]
         return columns
 
@@ -277,8 +368,8 @@ class Results:
     def versions(self) -> Mapping[str, Mapping[str, int]]:
         """By library, how many maps each of its versions made or scored."""
         result = dict[str, Counter[str]]()
-        counts = np.bincount(self.arrays.maps["block"][1:], minlength=len(self.arrays.blocks)).tolist()
-        for block, count in zip(self.arrays.blocks, counts, strict=True):
+        counts = np.bincount(self.maps["block"][1:], minlength=len(self.blocks)).tolist()
+        for block, count in zip(self.blocks, counts, strict=True):
             each = (block.about["versions"], *block.about["map_versions"])
             for name, version in sorted({pair for one in each for pair in one.items()}):
                 result.setdefault(name, Counter())[version] += count
@@ -415,6 +506,11 @@ class Results:
                 numbers = asdict(known[method, metric].estimate)
                 rows.append({"model": model, "method": method, "metric": metric, **numbers, **counts})
         return pl.DataFrame(rows)
+
+
+def manifests(store: Store) -> dict[str, Manifest]:
+    """The plans of a folder by name."""
+    return {name: Manifest.from_record(record) for name, record in store.records(PLAN).items()}
 
 
 def read_results(run: Store | str | Path, name: str | None = None) -> Results:

@@ -6,8 +6,8 @@ import contextlib
 import json
 import os
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Self
@@ -24,21 +24,20 @@ from fringe._strings.progress import Progress
 from fringe._strings.progress import log as logger
 from fringe.bench.experiments._executors import (
     Executor,
-    Job,
     ProcessExecutor,
     RunLog,
     SerialExecutor,
-    TaskReport,
     run_tasks,
 )
 from fringe.bench.experiments._manifest import Resolved, resolve, with_methods, without_growth
 from fringe.bench.experiments._plan import Plan, build_plan
 from fringe.bench.experiments._ray import RayExecutor
 from fringe.bench.experiments._records import LOGITS, PLAN, fingerprint, record_problem
-from fringe.bench.experiments._results import Results
+from fringe.bench.experiments._results import Results, manifests
+from fringe.bench.experiments._runner import TaskRunner
 from fringe.bench.experiments._spec import ExperimentSpec, options_of
 from fringe.bench.experiments._store import Store
-from fringe.bench.experiments._tasks import Task, manifests, mixed, orphaned, pending_tasks
+from fringe.bench.experiments._tasks import Task, mixed, orphaned, pending_tasks
 from fringe.errors import InputError, TransientError, warn_caller
 from fringe.models import resolve_device
 from fringe.settings import Options
@@ -89,6 +88,10 @@ class RunOptions(Options):
         executor = make_executor(name, self.workers or (1 if alone else None), self.timeout)
         return self.model_copy(update={"executor": executor, "device": device})
 
+    def runner(self, resolved: Resolved) -> TaskRunner:
+        """What computes the tasks of a plan."""
+        return TaskRunner(resolved, device=self.device, batch_size=self.batch_size, save_maps=self.save_maps)
+
 
 def make_executor(name: str, workers: int | None = None, timeout: float | None = None) -> Executor:
     """Make the executor ``serial``, ``processes``, ``ray`` or ``ray:ADDRESS``. Without ``workers``, there is one for
@@ -103,34 +106,14 @@ def make_executor(name: str, workers: int | None = None, timeout: float | None =
     raise InputError(f"got {name!r}, expected serial, processes, ray or ray:ADDRESS", argument="executor")
 
 
-@dataclass
-class Callbacks:
-    """What a run calls: ``began`` with the tasks that are missing, then ``ended`` with each report."""
-
-    began: Callable[[Resolved, Sequence[Task]], None] = lambda resolved, tasks: None
-    ended: Callable[[TaskReport], None] = lambda report: None
-
-    @classmethod
-    def of(cls, bar: Progress) -> Self:
-        """Count the images of the tasks in a bar."""
-        return cls(
-            lambda _, tasks: bar.begin(sum(len(task.images) for task in tasks)),
-            lambda report: bar.advance(len(report.task.images), f"{report.task.model}: {report.task.method}"),
-        )
-
-
 @dataclass(frozen=True)
 class RunResult:
-    """How a run ended: early if there is a ``cause``, else everything that could be done is done.
-
-    ``failed_before`` counts the scores that failed in an earlier run; they were not tried again.
-    """
+    """How a run ended: early if there is a ``cause``, else everything that could be done is done."""
 
     resolved: Resolved
     log: RunLog
     store: Store
     cause: BaseException | None = None
-    failed_before: int = 0
 
     @property
     def stopped(self) -> str | None:
@@ -145,15 +128,18 @@ class RunResult:
     @property
     def has_scores(self) -> bool:
         """Whether any score of the plan was computed, now or before."""
-        images = bool(self.resolved.manifest.images)
-        return images and (not self.partial or any(cell.scored for cell in self.results.cells.values()))
+        return any(cell.scored for cell in self.results.cells.values())
+
+    @property
+    def failed(self) -> int:
+        """Number of scores of the plan that failed, now or before: what failed before was not tried again."""
+        return sum(cell.failed for cell in self.results.cells.values())
 
     @property
     def partial(self) -> bool:
         """Whether some image has no score, or a sampled image could not be read."""
-        manifest = self.resolved.manifest
-        lacking = (self.log.left, self.log.failed, self.failed_before, manifest.missing)
-        return any(map(bool, lacking))
+        cells = self.results.cells.values()
+        return bool(self.resolved.manifest.missing) or any(cell.scored < cell.required for cell in cells)
 
     @property
     def left(self) -> list[dict[str, Any]]:
@@ -166,7 +152,7 @@ def run_experiment(
     spec: ExperimentSpec | Plan,
     out: str | Path | Store | None = None,
     *,
-    progress: bool | Callbacks | None = None,
+    progress: bool | RunLog | None = None,
     **options: Any,
 ) -> Results:
     """Score methods under metrics on many images.
@@ -174,7 +160,8 @@ def run_experiment(
     Args:
         spec: What is computed.
         out: Run folder. Stored results are not computed again; None keeps everything in memory.
-        progress: True for a progress bar, or callbacks: with the tasks at the start, and with each report.
+        progress: True for a progress bar, or a log whose functions are called: with the tasks at the start, and with
+            each report.
         **options: Fields of :class:`RunOptions`: how it is run. If ``out`` is None, tasks run in this process.
 
     Returns:
@@ -190,10 +177,10 @@ def run_experiment(
     plan = spec if isinstance(spec, Plan) else build_plan(spec)
     how = RunOptions(**options).resolve()
     with Progress(plan.name, None, quiet=progress is not True, leave=True) as bar:
-        callbacks = Callbacks.of(bar) if progress is None or isinstance(progress, bool) else progress
+        log = RunLog.shown(bar) if progress is None or isinstance(progress, bool) else progress
         if out is None:
-            return run_in_memory(resolve(plan), how.device, how.batch_size, callbacks)
-        finished = run_plan(plan, out.root if isinstance(out, Store) else Path(out), how, callbacks)
+            return run_in_memory(resolve(plan), how.device, how.batch_size, log)
+        finished = run_plan(plan, out.root if isinstance(out, Store) else Path(out), how, log)
     if finished.cause is not None:
         raise finished.cause
     return finished.results
@@ -203,31 +190,22 @@ def run_in_memory(
     resolved: Resolved,
     device: str = "cpu",
     batch_size: int | Literal["auto"] = "auto",
-    progress: Callbacks | None = None,
+    log: RunLog | None = None,
 ) -> Results:
     """Compute all tasks of a resolved plan in this process, and store nothing."""
-    progress, store = progress or Callbacks(), Store(None)
-    job, tasks = Job(resolved, device, batch_size), pending_tasks(resolved.manifest, (), resolved.plan.shard)
-    progress.began(resolved, tasks)
-    run_tasks(job, store, tasks, RunLog(), progress.ended, SerialExecutor())
+    log, store, runner = log or RunLog(), Store(None), TaskRunner(resolved, device=device, batch_size=batch_size)
+    tasks = pending_tasks(resolved.manifest, (), resolved.plan.shard)
+    log.began(resolved, tasks)
+    run_tasks(runner, store, tasks, log, SerialExecutor())
     return Results(resolved.manifest, store)
 
 
-@dataclass(frozen=True)
-class Session:
-    """A run folder and what a plan stands for, for many plans that differ in their methods alone: the folder is checked
-    once, and models are loaded and images drawn once."""
-
-    store: Store
-    resolved: Resolved
-    executor: SerialExecutor = field(default_factory=lambda: SerialExecutor(keep=True))
-
-
-def open_session(plan: Plan, root: Path) -> Session:
-    """Open a run folder for plans of the models and images of ``plan``. Raises FringeError as :func:`run_plan` does."""
+def open_run(plan: Plan, root: Path) -> RunResult:
+    """Open a run folder for plans of the models and images of ``plan``, and compute nothing: the folder is checked
+    once, and models are loaded and images drawn once. Raises FringeError as :func:`run_plan` does."""
     store, resolved = _open(plan, root)
     _require_same_logits(store, resolved)
-    return Session(store, resolved)
+    return RunResult(resolved, RunLog(), store)
 
 
 def _open(plan: Plan, root: Path) -> tuple[Store, Resolved]:
@@ -242,54 +220,51 @@ def run_plan(
     plan: Plan,
     root: Path,
     options: RunOptions,
-    progress: Callbacks | None = None,
-    session: Session | None = None,
+    log: RunLog | None = None,
+    opened: RunResult | None = None,
     *,
     forget: bool | None = None,
 ) -> RunResult:
-    """Compute what a run folder lacks of a plan; ``session`` is the folder, if it is open. With ``forget`` the
-    results of a model that computes something else now are removed; None means that this cannot be asked for.
+    """Compute what a run folder lacks of a plan. If the folder is ``opened`` for other methods (:func:`open_run`), it
+    stays so. With ``forget`` the results of a model that computes something else now are removed; None means that this
+    cannot be asked for.
 
     An interrupt (SIGINT, SIGTERM), a full disk or one that does not answer ends the run early; what was committed
     stays. Raises FringeError for a plan, folder or model that cannot be used; TransientError for trouble of the disk,
     and Interrupted on a signal, before the run begins.
     """
     with interruptible(), contextlib.ExitStack() as stack:
-        if session is None:
+        if opened is None:
             store, resolved = _open(plan, root)
             stack.enter_context(store)
         else:
-            store, resolved = session.store, with_methods(session.resolved, plan)
+            store, resolved = opened.store, with_methods(opened.resolved, plan)
         record = resolved.manifest.record()
         if problem := record_problem(PLAN, plan.name, json.loads(json.dumps(record))):
             raise InputError(f"its plan cannot be stored, as it could not be read again ({problem})")
-        if session is None:
+        if opened is None:
             _require_same_logits(store, resolved, forget=forget)
         # of two runs that begin at once with other settings the second sees the plan of the first
         check = partial(_check_compatible, store, resolved, amend=options.amend)
         store.write_record(PLAN, plan.name, record, check)
-        log, cause, failed_before, progress = RunLog(), None, 0, progress or Callbacks()
+        log, cause = log or RunLog(), None
         try:
-            tasks, failed_before = _pending(store, resolved, retry=options.retry)
+            tasks = _pending(store, resolved, retry=options.retry)
             logger.info("%s: %d tasks to compute, in %s", plan.name, len(tasks), store.root)
-            progress.began(resolved, tasks)
-            job = Job(resolved, options.device, options.batch_size, options.save_maps)
-            executor = options.executor or SerialExecutor()
-            if session is not None and isinstance(executor, SerialExecutor):
-                executor = session.executor  # it has the model and the images already
-            run_tasks(job, store, tasks, log, progress.ended, executor)
+            log.began(resolved, tasks)
+            run_tasks(options.runner(resolved), store, tasks, log, options.executor or SerialExecutor())
         except (Interrupted, TransientError) as error:
             logger.warning("%s stopped: %s; the same call resumes", plan.name, error)
             cause = error
-    return RunResult(resolved, log, store, cause, failed_before)
+    return RunResult(resolved, log, store, cause)
 
 
 def make_maps(
-    result: RunResult, options: RunOptions, images: Mapping[str, Sequence[str]], progress: Callbacks | None = None
+    result: RunResult, options: RunOptions, images: Mapping[str, Sequence[str]], log: RunLog | None = None
 ) -> None:
     """Make the maps of images (digests) by model, of all methods and no control, that the folder of a run lacks, and
     store them; not those of images that failed. Raises TransientError and Interrupted as :func:`run_plan` does."""
-    resolved, progress, wanted = result.resolved, progress or Callbacks(), dict[str, frozenset[int]]()
+    resolved, log, wanted = result.resolved, log or RunLog(), dict[str, frozenset[int]]()
     manifest = resolved.manifest
     with interruptible(), Store(result.store.root) as store:
         results = Results(manifest, store)
@@ -300,22 +275,19 @@ def make_maps(
                 stored = store.has_maps(setting, digests)
                 lacking = [one for one in digests if one not in stored and status.get(one) in MAPPED]
                 wanted[setting] = frozenset(map(fingerprint, lacking))
-        tasks = pending_tasks(manifest, results.arrays, resolved.plan.shard, lost=wanted)
+        tasks = pending_tasks(manifest, results, resolved.plan.shard, lost=wanted)
         tasks = [task for task in tasks if task.save]
-        progress.began(resolved, tasks)
-        job = Job(resolved, options.device, options.batch_size)
-        run_tasks(job, store, tasks, RunLog(), progress.ended, options.executor or SerialExecutor())
+        log.began(resolved, tasks)
+        run_tasks(options.runner(resolved), store, tasks, log, options.executor or SerialExecutor())
 
 
-def _pending(store: Store, resolved: Resolved, *, retry: bool) -> tuple[list[Task], int]:
-    """The missing tasks, those of maps that are lost among them, and the number of scores that failed before and are
-    not tried again."""
+def _pending(store: Store, resolved: Resolved, *, retry: bool) -> list[Task]:
+    """The missing tasks, those of maps that are lost among them."""
     results, manifest = Results(resolved.manifest, store), resolved.manifest
     lost = store.lost_maps(
         {manifest.setting_key(model, one) for model, named in manifest.settings.items() for one in named}
     )
-    tasks = pending_tasks(manifest, results.arrays, resolved.plan.shard, retry=retry, lost=lost)
-    return tasks, 0 if retry else sum(cell.failed for cell in results.cells.values())
+    return pending_tasks(manifest, results, resolved.plan.shard, retry=retry, lost=lost)
 
 
 def _check_compatible(store: Store, resolved: Resolved, *, amend: bool) -> None:
@@ -388,8 +360,7 @@ def run_record(result: RunResult) -> dict[str, Any]:
         "missing": list(manifest.missing),
         "units": {"done": log.count("done"), "there": log.count("cached"), "crashed": log.count("crashed")},
         "left": result.left,
-        "failed": log.failed,
-        "failed_before": result.failed_before,
+        "failed": result.failed,
         "stopped": result.stopped,
     }
 
@@ -401,13 +372,11 @@ def describe_run(result: RunResult) -> list[tuple[Level, str]]:
     for model, gate in [(label, gate) for label in manifest.settings for gate in manifest.gates(label)]:
         text = gate["text"] if gate["holds"] else f"gate failed, its scores are not to be read ({gate['text']})"
         lines.append(("info" if gate["holds"] else "warning", f"{model}: {text}"))
-    done = [report for report in reports if report.state == "done"]
-    reused = sum(report.reused for report in done)
-    computed = sum(len(report.task.images) - len(report.left) - report.failed for report in done) - reused
+    reused, computed = (sum(getattr(report, name) for report in reports) for name in ("reused", "made"))
     stored = f", {reused} stored maps scored" if reused else ""
     made = f"{counted(len(manifest.images), 'image')}; {counted(computed, 'map')} made now{stored}"
     lines.append(("info", f"{manifest.name}: {made}"))
-    if result.log.failed or result.failed_before:
+    if result.failed:
         lines.extend(("error", line) for line in describe_failures(result.results.failures().to_dicts(), SHOWN))
     versions = mixed(result.results.versions)
     lines.extend(("warning", f"results of several versions are mixed: {line}") for line in versions)
@@ -438,7 +407,7 @@ def read_status(run: Path) -> dict[str, Any]:
     store = Store(run, create=False)
     blocks = store.blocks()
     plans = {name: Results(manifest, store, blocks) for name, manifest in manifests(store).items()}
-    unused = orphaned(blocks, [results.arrays for results in plans.values()])
+    unused = orphaned(blocks, list(plans.values()))
     return {
         "run": str(run),
         "plans": {

@@ -48,11 +48,12 @@ IMAGES_IN_MEMORY = 1024  # between the trials of a search: some 600 MB of 224 by
 @dataclass(frozen=True)
 class TaskResult:
     """The results of a task, one for each image but those that are ``left`` to a later run, by reason: the system
-    failed, not the image. ``about`` is what the results share."""
+    failed, not the image. ``about`` is what the results share; ``reused`` is how many stored maps were scored."""
 
     about: Mapping[str, Any]
     results: list[Result]
     left: Mapping[str, str] = field(default_factory=dict[str, str])
+    reused: int = 0
 
     @classmethod
     def failed(cls, task: Task, manifest: Manifest, reason: str) -> "TaskResult":
@@ -61,49 +62,35 @@ class TaskResult:
         return cls(task.about(manifest, versions(), ()), results_of(task.metric_keys, made, ()))
 
 
-@dataclass(frozen=True)
-class _ModelContext:
-    """A model ready to be used, with the bounds and references of its inputs."""
-
-    label: str
-    loaded: LoadedModel
-    classifier: Classifier
-    bounds: tuple[Tensor, Tensor]
-    references: Mapping[tuple[int, ...], Tensor]
-
-
-@dataclass(frozen=True)
-class _ImageBatch:
-    """Images of one size that are explained together; ``subject`` caches what all methods share."""
-
-    images: list[str]
-    subject: EvaluationContext
-    confidence: list[float]
-
-    def alone(self) -> list["_ImageBatch"]:
-        """Each image in a batch of its own."""
-        of_images = enumerate(zip(self.images, self.confidence, strict=True))
-        return [_ImageBatch([image], self.subject.select([i]), [p]) for i, (image, p) in of_images]
-
-
+#: Images of one size that are explained together, by digest, and what all methods share of them.
+_Batch = tuple[list[str], EvaluationContext]
 #: Images without a score, by digest: a status and why; no status where the reason may pass, and nothing is recorded.
 _Failed = dict[str, tuple[Status | None, str]]
 
 
 class TaskRunner:
-    """Compute tasks of one plan; holds one model and the images of one task at a time."""
+    """Compute tasks of one plan; holds one model and the images of one task at a time. Before its first task it can be
+    sent to another process. A result has its map if that is to be stored: of all with ``save_maps``, else of tasks that
+    say so and of the images that the plan shows; ``device`` and ``batch_size`` shape no number."""
 
-    def __init__(self, resolved: Resolved, *, device: str = "cpu", batch_size: int | Literal["auto"] = "auto"):
-        self._resolved, self._device = resolved, torch.device(device)
+    def __init__(
+        self,
+        resolved: Resolved,
+        *,
+        device: str = "cpu",
+        batch_size: int | Literal["auto"] = "auto",
+        save_maps: bool = False,
+    ):
+        self.resolved, self.device, self._save_maps = resolved, torch.device(device), save_maps
         self.progress: Progress | None = None  # called as maps are made
         self._batch_size: int | Literal["auto"] = batch_size
-        self._context: _ModelContext | None = None
-        self._shard: tuple[Any, list[_ImageBatch], _Failed] | None = None
+        self._label = ""  # of the open model
+        self._shard: tuple[Any, list[_Batch], _Failed] | None = None
         self._opened: dict[tuple[str, str], tuple[Tensor, Tensor | None]] | None = None
 
     def use(self, resolved: Resolved) -> None:
         """Compute tasks of a plan with other settings of the same methods; model and images stay in memory from now."""
-        self._resolved, self._shard, self._opened = resolved, None, self._opened or {}
+        self.resolved, self._shard, self._opened = resolved, None, self._opened or {}
 
     def perform(self, task: Task, stored: Mapping[str, StoredMap] | None = None) -> TaskResult:
         """Compute a task: each image has a score or a reason under every metric, whatever failed, but for images that
@@ -113,65 +100,78 @@ class TaskRunner:
             FringeError: If the model cannot be used.
             TransientError: If the model or the reference images cannot be read now, or the device fails.
         """
-        context, stored, current = self._open(task.model), stored or {}, versions()
-        groups, failed = self._images(context, task.images)
+        stored, current, saved = stored or {}, versions(), self._saved(task)
+        groups, failed = self._images(task.model, task.images)
         left = {image: why for image, (status, why) in failed.items() if status is None}
         known = {image: {"status": status, "error": why} for image, (status, why) in failed.items() if status}
         scored, maps, reused = list[tuple[list[str], list[Scores]]](), dict[str, StoredMap](), list[str]()
 
-        def evaluate(group: _ImageBatch) -> MethodResult:
-            return self._evaluate(context, task, group, stored)
+        def evaluate(batch: _Batch) -> MethodResult:
+            return self._evaluate(task, *batch, stored)
 
-        for group, row in one_by_one(groups, evaluate, lambda row: row.error, _ImageBatch.alone):
+        def alone(batch: _Batch) -> list[_Batch]:
+            return [([image], batch[1].select([i])) for i, image in enumerate(batch[0])]
+
+        for (images, subject), row in one_by_one(groups, evaluate, lambda row: row.error, alone):
             if row.transient:
-                left |= dict.fromkeys(group.images, str(row.error))
+                left |= dict.fromkeys(images, str(row.error))
                 continue
-            scored.append((group.images, [row.scores[metric] for metric in task.metrics]))
+            scored.append((images, [row.scores[metric] for metric in task.metrics]))
             if row.maps is None and not row.errors:
-                known |= {image: dict(stored[image].metadata) for image in group.images}
-                reused += group.images
+                known |= {image: dict(stored[image].metadata) for image in images}
+                reused += images
                 continue
-            metadata = [_image_metadata(group, row, index) for index in range(len(group.images))]
-            known |= dict(zip(group.images, metadata, strict=True))
+            metadata = _metadata(subject, row)
+            known |= dict(zip(images, metadata, strict=True))
             if row.maps is not None:
-                made = zip(group.images, row.maps, metadata, strict=True)
-                maps |= {image: StoredMap(values, of_image, current) for image, values, of_image in made}
+                made = zip(images, row.maps, metadata, strict=True)
+                maps |= {one: StoredMap(values, facts, current) for one, values, facts in made if one in saved}
         before = [dict(stored[image].versions) for image in sorted(reused)]
         before = [one for index, one in enumerate(before) if one not in before[:index]]
         known = {image: known[image] for image in task.images if image in known}
-        about = task.about(self._resolved.manifest, current, before)
-        return TaskResult(about, results_of(task.metric_keys, known, scored, maps), left)
+        about = task.about(self.resolved.manifest, current, before)
+        count = sum(known[image]["status"] == "ok" for image in reused)
+        return TaskResult(about, results_of(task.metric_keys, known, scored, maps), left, count)
+
+    def _saved(self, task: Task) -> frozenset[str]:
+        """The images of a task whose maps are stored if they are made."""
+        plan, manifest = self.resolved.plan, self.resolved.manifest
+        if self._save_maps or task.save:
+            return frozenset(task.images)
+        if not plan.shown or "control" in manifest.settings[task.model][task.method]["method"]:
+            return frozenset()
+        return frozenset(image["digest"] for image in manifest.images[: plan.shown])
 
     def subjects(self, model: str, images: Sequence[str]) -> list[EvaluationContext]:
         """Prepare those images (digests) that can be explained by a model, by size."""
-        return [group.subject for group in self._images(self._open(model), images)[0]]
+        return [subject for _, subject in self._images(model, images)[0]]
 
     def explainable(self, model: str, images: Sequence[str]) -> Iterator[tuple[str, EvaluationContext]]:
         """Yield the images (digests) that can be explained by a model, each prepared alone. Raises FringeError if there
         is none, with the reason of the last."""
         count, reason = 0, ""
         for image in images:
-            groups, failed = self._images(self._open(model), (image,))
-            yield from ((image, group.subject) for group in groups)
+            groups, failed = self._images(model, (image,))
+            yield from ((image, subject) for _, subject in groups)
             count, reason = count + len(groups), failed[image][1] if failed else reason
         if reason and not count:
             raise FringeError(f"images: {reason}")
 
     def _evaluate(
-        self, context: _ModelContext, task: Task, group: _ImageBatch, stored: Mapping[str, StoredMap]
+        self, task: Task, images: list[str], subject: EvaluationContext, stored: Mapping[str, StoredMap]
     ) -> MethodResult:
         """The result of a batch, without maps where those that are stored were scored; of one that failed by an error
         that may pass, nothing is recorded."""
-        plan, model = self._resolved.plan, self._resolved.plan.model(task.model)
+        plan, model = self.resolved.plan, self.resolved.plan.model(task.model)
         candidate = next(candidate for candidate in plan.candidates(model) if candidate.label == task.method)
         metrics = {label: plan.metrics[label] for label in task.metrics}
         try:
-            with context.classifier.session(group.subject.problem.inputs.device):
-                evaluator = Evaluator(group.subject, [candidate], metrics, self.progress)
-                return _evaluate_stored(evaluator, group, stored) or evaluator.row(candidate)
+            with self._classifier.session(subject.problem.inputs.device):
+                evaluator = Evaluator(subject, [candidate], metrics, self.progress)
+                return _evaluate_stored(evaluator, images, stored) or evaluator.row(candidate)
         except Exception as error:
             _stop_at_device_error(error, f"{task.method} on {task.model}")
-            size, passes_by = len(group.images), is_transient(error)
+            size, passes_by = len(images), is_transient(error)
             text = first_line(error) if passes_by else f"{type(error).__name__}: {first_line(error)}"
             empty = Scores(torch.full((size,), torch.nan, dtype=torch.float64))
             scores, failed = dict.fromkeys(task.metrics, empty), ("failed",) * size
@@ -179,57 +179,57 @@ class TaskRunner:
                 candidate.label, candidate.control, {}, scores, failed, errors=(text,) * size, transient=passes_by
             )
 
-    def _open(self, label: str) -> _ModelContext:
-        if self._context is None or self._context.label != label:
-            self._context = self._shard = None
-            plan = self._resolved.plan
-            model = plan.model(label)
-            loaded = self._load(model)
-            low, high = loaded.preprocessing.bounds()
-            required = any(method.uses_references for method in model.methods.values())
-            references = open_references(
-                self._resolved.references, lambda entry: open_entry(entry, loaded, plan.exif)[0], required=required
-            )
-            self._context = _ModelContext(
-                label,
-                loaded,
-                Classifier(loaded.module, score=plan.score, output=loaded.output, batch_size=self._batch_size),
-                (low.to(self._device), high.to(self._device)),
-                {shape: stacked.to(self._device) for shape, stacked in references.items()},
-            )
-        return self._context
+    def _open(self, label: str) -> None:
+        """Load a model, with what all of its images share."""
+        if self._label == label:
+            return
+        self._label, self._shard, plan = "", None, self.resolved.plan
+        model = plan.model(label)
+        loaded = self._loaded = self._load(model)
+        low, high = loaded.preprocessing.bounds()
+        required = any(method.uses_references for method in model.methods.values())
+        references = open_references(
+            self.resolved.references, lambda entry: open_entry(entry, loaded, plan.exif)[0], required=required
+        )
+        self._classifier = Classifier(
+            loaded.module, score=plan.score, output=loaded.output, batch_size=self._batch_size
+        )
+        self._bounds = low.to(self.device), high.to(self.device)
+        self._references = {shape: stacked.to(self.device) for shape, stacked in references.items()}
+        self._label = label
 
     def _load(self, model: PlanModel) -> LoadedModel:
         """Load a model of the plan. Raises FringeError if it is not the one that the run began with."""
-        exif, first = self._resolved.plan.exif, self._resolved.logits.get(model.label)
+        exif, first = self.resolved.plan.exif, self.resolved.logits.get(model.label)
         try:
-            loaded = model.source.load(self._device)
+            loaded = model.load(self.device)
         except Exception as error:
             if not is_transient(error):
                 raise
             raise TransientError(f"model {model.label!r}: {first_line(error)}") from error
-        if digest(describe(loaded, exif)) != self._resolved.manifest.model_key(model.label):
+        if digest(describe(loaded, exif)) != self.resolved.manifest.model_key(model.label):
             raise FringeError(f"model {model.label!r}: its weights changed since the run began; run it again")
         if first is not None:
-            pictures = [self._resolved.pictures[image] for image in first.values if image in self._resolved.pictures]
-            now = first_logits(loaded, pictures, exif, self._device)
-            if first.differing(now.values, same_device=self._device.type == "cpu"):
+            pictures = [self.resolved.pictures[image] for image in first.values if image in self.resolved.pictures]
+            now = first_logits(loaded, pictures, exif, self.device)
+            if first.differing(now.values, same_device=self.device.type == "cpu"):
                 raise FringeError(f"model {model.label!r}: what it computes changed since the run began; run it again")
         return loaded
 
-    def _images(self, context: _ModelContext, images: Sequence[str]) -> tuple[list[_ImageBatch], _Failed]:
+    def _images(self, model: str, images: Sequence[str]) -> tuple[list[_Batch], _Failed]:
         """Open the images of a task; they are cached for the next task, which usually has the same ones."""
-        name = (context.label, tuple(images))
+        self._open(model)
+        name = (model, tuple(images))
         if self._shard is None or self._shard[0] != name:
             opened: dict[tuple[int, ...], list[tuple[str, Tensor, Tensor | None]]] = {}
             failed = _Failed()
             for image in images:
                 try:
-                    x, truth = self._image(context, image)
+                    x, truth = self._image(image)
                     opened.setdefault(tuple(x.shape), []).append((image, x, truth))
                 except FringeError as error:
                     failed[image] = None if is_transient(error) else "unreadable", str(error)
-            groups = [self._group(context, group, failed) for group in opened.values()]
+            groups = [self._group(group, failed) for group in opened.values()]
             shard = (name, [group for group in groups if group is not None], failed)
             self._shard = (
                 None if any(status is None for status, _ in failed.values()) else shard
@@ -237,36 +237,34 @@ class TaskRunner:
             return shard[1], failed
         return self._shard[1], self._shard[2]
 
-    def _image(self, context: _ModelContext, image: str) -> tuple[Tensor, Tensor | None]:
-        name, opened = (context.label, image), self._opened or {}
-        picture, exif = self._resolved.pictures[image], self._resolved.plan.exif
-        result = opened[name] if name in opened else open_entry(picture, context.loaded, exif)
+    def _image(self, image: str) -> tuple[Tensor, Tensor | None]:
+        name, opened = (self._label, image), self._opened or {}
+        picture, exif = self.resolved.pictures[image], self.resolved.plan.exif
+        result = opened[name] if name in opened else open_entry(picture, self._loaded, exif)
         if self._opened is not None and len(self._opened) < IMAGES_IN_MEMORY:
             self._opened[name] = result
         return result
 
-    def _group(
-        self, context: _ModelContext, group: list[tuple[str, Tensor, Tensor | None]], failed: _Failed
-    ) -> _ImageBatch | None:
-        classifier, noise = context.classifier, KeyedGenerator(self._resolved.plan.seed)
-        images, x = [image for image, _, _ in group], torch.stack([x for _, x, _ in group]).to(self._device)
+    def _group(self, group: list[tuple[str, Tensor, Tensor | None]], failed: _Failed) -> _Batch | None:
+        classifier, noise = self._classifier, KeyedGenerator(self.resolved.plan.seed)
+        images, x = [image for image, _, _ in group], torch.stack([x for _, x, _ in group]).to(self.device)
         masks = {image: truth for image, _, truth in group if truth is not None}
         try:
             with classifier.session(x.device):
-                pictures = [self._resolved.pictures[image] for image in images]
-                arguments = forward_arguments(pictures, self._device)
+                pictures = [self.resolved.pictures[image] for image in images]
+                arguments = forward_arguments(pictures, self.device)
                 logits = classifier.logits(x, arguments, as_given=True)
-                faults = [self._fault(context, image, row) for image, row in zip(images, logits, strict=True)]
+                faults = [self._fault(image, row) for image, row in zip(images, logits, strict=True)]
                 failed |= {i: ("failed", fault) for i, fault in zip(images, faults, strict=True) if fault}
                 valid = [i for i, fault in enumerate(faults) if not fault]
                 if not valid:
                     return None
                 x, logits, images = x[valid], logits[valid], [images[i] for i in valid]
-                arguments = arguments.select(torch.tensor(valid, device=self._device))
+                arguments = arguments.select(torch.tensor(valid, device=self.device))
                 target = classifier.resolve_target(self._target(images), logits)
-                bounds = context.bounds if x.dim() == 4 else (None, None)
-                space = InputSpace(*bounds, context.references.get(tuple(x.shape[1:])))
-                keys = tuple(self._resolved.pictures[image].key for image in images)
+                bounds = self._bounds if x.dim() == 4 else (None, None)
+                space = InputSpace(*bounds, self._references.get(tuple(x.shape[1:])))
+                keys = tuple(self.resolved.pictures[image].key for image in images)
                 problem = Problem(
                     *(classifier, x, logits, target),
                     ids=keys,
@@ -275,7 +273,7 @@ class TaskRunner:
                     forward_args=arguments,
                     token_length=token_length_of(classifier),
                 )
-                candidates = self._resolved.plan.candidates(self._resolved.plan.model(context.label))
+                candidates = self.resolved.plan.candidates(self.resolved.plan.model(self._label))
                 methods = [one.method for one in candidates if one.method is not None and one.method.uses_gradients]
                 has_sum = all(method.is_complete or method.innermost.is_complete for method in methods)
                 verify(problem, {method.jvp_use(problem) for method in methods}, has_sum=has_sum)
@@ -285,49 +283,47 @@ class TaskRunner:
         except Exception as error:  # a size that the model cannot take, an output that is no logits
             if is_misread(error):
                 raise
-            _stop_at_device_error(error, f"model {context.label!r}")
+            _stop_at_device_error(error, f"model {self._label!r}")
             status, reason = None, model_error(error)
             if not is_transient(error):
                 rest = [one for one in group if one[0] in images]
-                alone = [self._group(context, [one], failed) for one in rest] if len(rest) > 1 else []
+                alone = [self._group([one], failed) for one in rest] if len(rest) > 1 else []
                 if None in alone:  # an image that the model refuses must not cost the others theirs
                     taken = [one for one, batch in zip(rest, alone, strict=True) if batch is not None]
-                    return self._group(context, taken, failed) if taken else None
+                    return self._group(taken, failed) if taken else None
                 status, reason = "failed", f"the model cannot take an input of shape {tuple(x.shape[1:])}: {reason}"
             failed |= dict.fromkeys(images, (status, reason))
             return None
-        with float64_on(x.device):
-            confidence = logits.double().softmax(1).gather(1, target[:, None])[:, 0].tolist()
         truth = torch.stack([masks[image] for image in images]).to(x.device) if masks else None
-        return _ImageBatch(images, EvaluationContext(problem, truth), confidence)
+        return images, EvaluationContext(problem, truth)
 
-    def _fault(self, context: _ModelContext, image: str, logits: Tensor) -> str | None:
+    def _fault(self, image: str, logits: Tensor) -> str | None:
         """Why an image cannot be explained, or None."""
         if not logits.isfinite().all():
             return "the model's logits for this image are NaN or infinite"
-        if self._resolved.plan.target != "label":
+        if self.resolved.plan.target != "label":
             return None
-        if (label := self._resolved.pictures[image].ref.label) is None:
+        if (label := self.resolved.pictures[image].ref.label) is None:
             return "target 'label': the file name gives no label, such as 284 in 0284_cat.jpg"
         return None if label < len(logits) else f"label {label} does not fit a model of {len(logits)} classes"
 
     def _target(self, images: Sequence[str]) -> Any:
-        entries = [self._resolved.pictures[image] for image in images]
+        entries = [self.resolved.pictures[image] for image in images]
         known = [entry.example.target for entry in entries if isinstance(entry, ExampleEntry)]
-        if self._resolved.plan.target == "predicted":  # "no object" is no answer
+        if self.resolved.plan.target == "predicted":  # "no object" is no answer
             known += [entry.box.label for entry in entries if isinstance(entry, BoxEntry)]
         if len(known) == len(entries):
-            return torch.tensor(known, device=self._device)
-        if self._resolved.plan.target != "label":
-            return self._resolved.plan.target
-        return torch.tensor([entry.ref.label for entry in entries], device=self._device)
+            return torch.tensor(known, device=self.device)
+        if self.resolved.plan.target != "label":
+            return self.resolved.plan.target
+        return torch.tensor([entry.ref.label for entry in entries], device=self.device)
 
 
-def _evaluate_stored(evaluator: Evaluator, group: _ImageBatch, stored: Mapping[str, StoredMap]) -> MethodResult | None:
+def _evaluate_stored(evaluator: Evaluator, images: list[str], stored: Mapping[str, StoredMap]) -> MethodResult | None:
     """Score the stored maps of a batch; None where one is missing, of another class, or with an error: all are made."""
-    known = [stored[image] for image in group.images if image in stored and not stored[image].metadata.get("error")]
+    known = [stored[image] for image in images if image in stored and not stored[image].metadata.get("error")]
     metadata = [one.metadata for one in known]
-    if [one["target"] for one in metadata] != group.subject.problem.target.tolist():
+    if [one["target"] for one in metadata] != evaluator.subject.problem.target.tolist():
         return None
     faults = tuple("" if one["status"] == "ok" else str(one["status"]) for one in metadata)
     columns = [dict(one.get("diagnostics", ())) for one in metadata]
@@ -339,27 +335,36 @@ def _evaluate_stored(evaluator: Evaluator, group: _ImageBatch, stored: Mapping[s
     return MethodResult(candidate.label, candidate.control, {}, scores, faults)
 
 
-def _image_metadata(group: _ImageBatch, row: MethodResult, index: int) -> dict[str, Any]:
-    """What holds for an image under a method, whatever the metric."""
-    size, evaluated, fault = len(group.images), row.attribution, row.faults[index]
-    metadata: dict[str, Any] = {
-        "target": int(group.subject.problem.target[index]),
-        "confidence": group.confidence[index],
-        "status": fault or "ok",
-        "error": row.error,
-        **{name: getattr(row.passes, name) / size for name in ("forward", "jvp", "vjp")},
-        "seconds": row.seconds / size,
-        "batch": size,
-    }
-    if evaluated is not None:
-        diagnostics = {
-            **evaluated.diagnostics,
-            "completeness_residual": evaluated.completeness_residual,
-            "endpoint_score": evaluated.endpoint_score,
-            "input_score": evaluated.score,
+def _metadata(subject: EvaluationContext, row: MethodResult) -> list[dict[str, Any]]:
+    """What holds for each image under a method, whatever the metric."""
+    target, logits, made = subject.problem.target, subject.problem.logits, row.attribution
+    with float64_on(logits.device):
+        confidence = logits.double().softmax(1).gather(1, target[:, None])[:, 0].tolist()
+    size, of_maps = len(target), dict[str, Tensor]()
+    shared = {name: getattr(row.passes, name) / size for name in ("forward", "jvp", "vjp")}
+    if made is not None:
+        of_maps = {
+            **made.diagnostics,
+            "completeness_residual": made.completeness_residual,
+            "endpoint_score": made.endpoint_score,
+            "input_score": made.score,
         }
-        metadata["verdict"] = evaluated.verdict[index]
-        metadata["diagnostics"] = [(name, float(column[index])) for name, column in diagnostics.items()]
+    metadata: list[dict[str, Any]] = [
+        {
+            "target": int(target[i]),
+            "confidence": confidence[i],
+            "status": fault or "ok",
+            "error": row.error,
+            **shared,
+            "seconds": row.seconds / size,
+            "batch": size,
+        }
+        for i, fault in enumerate(row.faults)
+    ]
+    if made is not None:
+        for i, of_image in enumerate(metadata):
+            of_image["verdict"] = made.verdict[i]
+            of_image["diagnostics"] = [(name, float(column[i])) for name, column in of_maps.items()]
     return metadata
 
 

@@ -308,17 +308,6 @@ class ExperimentSpec(Options):
             result[label] = {**result.get(label, {}), **settings}
         return type(self)(**{**merged, **({"set": result} if "set" in merged else {})})
 
-    def without(self, *fields: str) -> Self:
-        """Reset fields to their defaults.
-
-        Args:
-            *fields: Names of fields.
-
-        Returns:
-            The specification with these fields unset.
-        """
-        return type(self)(**{name: value for name, value in _given(self).items() if name not in fields})
-
 
 def options_of(*what: str) -> dict[str, Any]:
     """The options of experiments that change what these words say, with their defaults; all of them without a word."""

@@ -10,7 +10,7 @@ import errno
 import json
 import os
 import sqlite3
-from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from hashlib import sha256
@@ -49,7 +49,6 @@ from fringe.bench.experiments._database import (
 from fringe.bench.experiments._places import Bucket
 from fringe.bench.experiments._records import (
     LOGITS,
-    OK,
     PLAN,
     Damaged,
     Details,
@@ -319,18 +318,15 @@ class Store(AbstractContextManager["Store"]):
 
     # Results
 
-    def commit(
-        self, about: Mapping[str, Any], results: Sequence[Result], *, task: str = "", maps: Collection[str] = ()
-    ) -> None:
-        """Store the results of a task, or nothing of it; its claim is then done.
+    def commit(self, about: Mapping[str, Any], results: Sequence[Result], *, task: str = "") -> None:
+        """Store the results of a task and the maps that they have, or nothing of it; its claim is then done.
 
         Args:
             about: What they share: labels, digests and settings, as :func:`shared` makes it.
             results: One for each image.
             task: Name of the task.
-            maps: The images whose maps are stored, too.
         """
-        marks = {one.image: self._write_map(about, one) for one in results if one.image in maps}
+        marks = {one.image: self._write_map(about, one) for one in results if one.map is not None}
         with self._transaction():
             newest = self._db.execute(_NEWEST).fetchone()[0]
             rows = np.zeros(len(results), row_type(len(about["metrics"])))
@@ -527,15 +523,6 @@ class Store(AbstractContextManager["Store"]):
                 return "locked"
             self._db.execute("INSERT OR REPLACE INTO claim VALUES (?, ?, 0)", (task, self.owner))
         return "claimed"
-
-    def failed_since(self, setting: str, images: Iterable[str]) -> int:
-        """How many images failed under a setting since :meth:`blocks` were read."""
-        self._refresh()
-        known, failed = [fingerprint(image) for image in images], set[int]()
-        for rows in (block.rows for block in self._blocks if block.setting == setting):
-            new = rows[(rows["id"] > self._planned) & np.isin(rows["image"], known)]
-            failed |= set(new["image"][(new["status"] > OK).any(1)].tolist())
-        return len(failed)
 
     def release(self, task: str) -> None:
         """Give up the claim of a task of which nothing is stored."""

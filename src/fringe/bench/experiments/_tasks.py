@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -11,15 +11,9 @@ from numpy.typing import NDArray
 from fringe._files.records import changes, digest
 from fringe._strings.formats import counted
 from fringe.bench.experiments._manifest import Manifest
-from fringe.bench.experiments._records import MISSING, OK, STATUSES, fingerprint
-from fringe.bench.experiments._store import PLAN, Block, Store
-
-#: What holds for a map whatever the metric, with its row: ``id`` in the store, ``block`` in :class:`ScoreArrays`.
-_COPIED = ("id", "target", "batch", "confidence", "forward", "jvp", "vjp", "seconds")
-MAP = np.dtype(
-    [("id", "<i8"), ("block", "<i4"), ("target", "<i4"), ("batch", "<i4"), ("verdict", "<i4")]
-    + [(name, "<f8") for name in ("confidence", "forward", "jvp", "vjp", "seconds")]
-)
+from fringe.bench.experiments._records import MISSING, OK, fingerprint
+from fringe.bench.experiments._results import Results
+from fringe.bench.experiments._store import Block, Store
 
 
 @dataclass(frozen=True)
@@ -64,140 +58,9 @@ class Task:
         }
 
 
-class ScoreArrays:
-    """The scores of a plan as arrays (settings, metrics, images): which are required, done and failed. Of several rows
-    with one score a valid one counts, and of those the last.
-
-    Attributes:
-        manifest: The plan.
-        required: Whether the plan asks for a score.
-        score: Scores, NaN where there is none.
-        status: Places in ``STATUSES``.
-        note_index: Places in ``notes``.
-        map_index: Places in ``maps``; 0, the place of the empty one, where the score is missing.
-        notes: Flags and error of scores, each pair once.
-        maps: Records of ``MAP``.
-        verdicts: The verdicts on maps; None stands for none.
-        blocks: Where the rows of the maps come from.
-    """
-
-    def __init__(self, manifest: Manifest, blocks: Iterable[Block]):
-        self.manifest = manifest
-        keys = [manifest.setting_key(model, method) for model, named in manifest.settings.items() for method in named]
-        names = keys, [m["key"] for m in manifest.metrics.values()], [image["digest"] for image in manifest.images]
-        self._places = tuple({name: i for i, name in enumerate(dict.fromkeys(one))} for one in names)
-        shape = tuple(map(len, self._places))
-        marks = np.array([fingerprint(image) for image in self._places[2]], np.int64)
-        self._order = np.argsort(marks)
-        self._marks = marks[self._order]
-        self.required = np.zeros(shape, np.bool_)
-        for model, named in manifest.settings.items():
-            settings = [self._places[0][manifest.setting_key(model, method)] for method in named]
-            for label, metric in manifest.metrics.items():
-                at = np.asarray(manifest.positions(model, label), np.int64)
-                self.required[np.array(settings)[:, None], self._places[1][metric["key"]], at] = True
-        self.score, self.status = np.full(shape, np.nan), np.zeros(shape, np.uint8)
-        self.note_index, self.map_index = np.zeros(shape, np.int32), np.zeros(shape, np.int32)
-        self._rank = np.zeros(shape, np.int64)
-        self._places_of_notes: dict[tuple[tuple[str, ...], str | None], int] = {((), None): 0}
-        self._places_of_verdicts: dict[str | None, int] = {None: 0}
-        self.blocks, parts, self._size = list[Block](), [np.zeros(1, MAP)], 1
-        for block in blocks:
-            at, columns = self._where(block), [self._places[1].get(key, -1) for key in block.about["metrics"]]
-            if at is None or not (is_used := self._uses(block, at, columns)).any():
-                continue
-            rows, at = block.rows[is_used], at[is_used]
-            notes = self._notes(block, rows)
-            parts.append(self._map_rows(rows, notes[1]))
-            left = np.arange(len(rows))
-            while len(left):  # once, unless a block has an image twice
-                _, first = np.unique(at[left], return_index=True)
-                self._add(block, rows, at, columns, notes[0], left[first])
-                left = np.delete(left, first)
-            self.blocks.append(block)
-            self._size += len(rows)
-        self.maps = np.concatenate(parts)
-        del self._rank
-        self.verdicts, self.notes = list(self._places_of_verdicts), list(self._places_of_notes)
-
-    def _where(self, block: Block) -> NDArray[np.int64] | None:
-        """Where the images of rows are, -1 for one that is none of the plan's; None for another setting."""
-        if block.setting not in self._places[0] or not len(self._marks):
-            return None
-        at = np.minimum(np.searchsorted(self._marks, block.rows["image"]), len(self._marks) - 1)
-        return np.where(self._marks[at] == block.rows["image"], self._order[at], -1)
-
-    def _uses(self, block: Block, at: NDArray[Any], columns: Sequence[int]) -> NDArray[np.bool_]:
-        known = [column for column in columns if column >= 0]
-        required = self.required[self._places[0][block.setting]][known][:, at].any(0)
-        return (at >= 0) & (required | (not columns))
-
-    def uses(self, block: Block) -> NDArray[np.bool_]:
-        """Which rows of a block the plan asks for."""
-        at = self._where(block)
-        columns = [self._places[1].get(key, -1) for key in block.about["metrics"]]
-        return np.zeros(len(block.rows), np.bool_) if at is None else self._uses(block, at, columns)
-
-    def _notes(self, block: Block, rows: NDArray[Any]) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
-        """The places of the notes of scores (metrics, rows), and of the verdicts (rows)."""
-        index = np.zeros((len(block.about["metrics"]), len(rows)), np.int32)
-        verdicts = np.zeros(len(rows), np.int32)
-        numbers, inverse = np.unique(rows["notes"], return_inverse=True)
-        for n, number in enumerate(numbers.tolist()):
-            verdict, words = block.notes[number]
-            chosen = np.flatnonzero(inverse == n) if len(numbers) > 1 else np.arange(len(rows))
-            verdicts[chosen] = self._places_of_verdicts.setdefault(verdict, len(self._places_of_verdicts))
-            for flags, error, metrics in words:
-                place = self._places_of_notes.setdefault((tuple(flags), error), len(self._places_of_notes))
-                index[np.ix_([m for m in metrics if m < len(index)], chosen)] = place
-        return index, verdicts
-
-    def _map_rows(self, rows: NDArray[Any], verdicts: NDArray[np.int32]) -> NDArray[Any]:
-        result = np.zeros(len(rows), MAP)
-        for name in _COPIED:
-            result[name] = rows[name]
-        result["verdict"], result["block"] = verdicts, len(self.blocks)
-        return result
-
-    def _add(
-        self,
-        block: Block,
-        rows: NDArray[Any],
-        at: NDArray[Any],
-        columns: Sequence[int],
-        notes: NDArray[Any],
-        chosen: NDArray[Any],
-    ) -> None:
-        """Take the scores of some rows, each of another image, where they are better than those that are there."""
-        source = [m for m, column in enumerate(columns) if column >= 0]
-        target = self._places[0][block.setting], np.array([columns[m] for m in source], int)[:, None], at[chosen]
-        status = rows["status"][chosen].T[source]
-        rank = rows["id"][chosen] + np.where(status == OK, 2**62, 0)
-        is_better = (status != MISSING) & (status < len(STATUSES)) & (rank > self._rank[target])
-        places = np.broadcast_to((self._size + chosen).astype(np.int32), status.shape)
-        for array, values in (
-            (self.score, rows["score"][chosen].T[source]),
-            (self.status, status),
-            (self.map_index, places),
-            (self.note_index, notes[source][:, chosen]),
-            (self._rank, rank),
-        ):
-            array[target] = np.where(is_better, values, array[target])
-
-    def index(self, setting: str, metric_key: str) -> tuple[int, int]:
-        """Where the scores (images,) of a setting and a metric are."""
-        return self._places[0][setting], self._places[1][metric_key]
-
-    def has_failed(self, task: Task) -> bool:
-        """Whether a score of a task of the plan failed."""
-        rows = [self.index(task.setting, key) for key in task.metric_keys]
-        images = [self._places[2][image] for image in task.images]
-        return any(bool((self.status[row][images] > OK).any()) for row in rows)
-
-
 def pending_tasks(
     manifest: Manifest,
-    stored: Iterable[Block] | ScoreArrays,
+    stored: Iterable[Block] | Results,
     shard: int,
     *,
     retry: bool = False,
@@ -206,18 +69,20 @@ def pending_tasks(
     """The tasks that compute the scores of a plan that are not ``stored``, with ``retry`` also those that failed, and
     the maps that are ``lost`` (:meth:`Store.lost_maps`): model by model, ``shard`` images at a time, all methods on the
     same images in turn, so that they share what is computed once for an image."""
-    arrays = stored if isinstance(stored, ScoreArrays) else ScoreArrays(manifest, stored)
-    is_done = arrays.status == OK if retry else arrays.status != MISSING
+    results = stored if isinstance(stored, Results) else Results(manifest, Store(None), stored)
+    is_done = results.status == OK if retry else results.status != MISSING
     labels, tasks, lost = list(manifest.metrics), list[Task](), lost or {}
     keys, limits = ([one[name] for one in manifest.metrics.values()] for name in ("key", "limit"))
     for model, methods in manifest.settings.items():
         at = np.asarray(manifest.positions(model), np.int64)
         digests = [manifest.images[i]["digest"] for i in at.tolist()]
         is_limited = np.arange(len(digests)) >= np.array(limits)[:, None]
-        lacking, gone = dict[str, NDArray[np.bool_]](), dict[str, NDArray[np.bool_]]()  # (metrics, images), (images,)
+        lacking, failed = dict[str, NDArray[np.bool_]](), dict[str, NDArray[np.bool_]]()  # (metrics, images)
+        gone = dict[str, NDArray[np.bool_]]()  # (images,)
         for method in methods:
             setting = manifest.setting_key(model, method)
-            columns = [arrays.index(setting, key) for key in keys]
+            columns = [results.place(setting, key) for key in keys]
+            failed[method] = np.stack([results.status[column][at] > OK for column in columns])
             lacking[method] = ~(np.stack([is_done[column][at] for column in columns]) | is_limited)
             of_setting = lost.get(setting, frozenset())
             gone[method] = np.array([bool(of_setting) and fingerprint(one) in of_setting for one in digests], np.bool_)
@@ -231,14 +96,10 @@ def pending_tasks(
                 for (metrics, save), images in by_metrics.items():
                     setting = manifest.setting_key(model, method)
                     named, asked = (tuple(one[m] for m in metrics) for one in (labels, keys))
-                    task = Task(model, method, setting, named, asked, tuple(digests[i] for i in images), save=save)
-                    tasks.append(replace(task, force=retry and arrays.has_failed(task)))
+                    force = retry and bool(failed[method][np.ix_(metrics, images)].any())
+                    chosen = tuple(digests[i] for i in images)
+                    tasks.append(Task(model, method, setting, named, asked, chosen, force, save))
     return tasks
-
-
-def manifests(store: Store) -> dict[str, Manifest]:
-    """The plans of a folder by name."""
-    return {name: Manifest.from_record(record) for name, record in store.records(PLAN).items()}
 
 
 def mixed(versions: Mapping[str, Mapping[str, int]]) -> list[str]:
@@ -250,7 +111,7 @@ def mixed(versions: Mapping[str, Mapping[str, int]]) -> list[str]:
     ]
 
 
-def orphaned(blocks: Iterable[Block], plans: Sequence[ScoreArrays]) -> list[dict[str, Any]]:
+def orphaned(blocks: Iterable[Block], plans: Sequence[Results]) -> list[dict[str, Any]]:
     """Rows that no plan requires: ``model``, ``method``, how many ``images``, and as ``reason`` the difference to what
     the plans require now."""
     found, manifests = Counter[tuple[str, str, str]](), [one.manifest for one in plans]
@@ -258,7 +119,7 @@ def orphaned(blocks: Iterable[Block], plans: Sequence[ScoreArrays]) -> list[dict
     for block in blocks:
         used = np.zeros(len(block.rows), np.bool_)
         for one in plans:
-            used |= one.uses(block)
+            used |= one.where(block) >= 0
         if used.all():
             continue
         is_known = np.isin(block.rows["image"], images)

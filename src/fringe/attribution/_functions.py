@@ -16,9 +16,10 @@ from torch import Tensor, nn
 
 from fringe._numbers.rng import global_seed
 from fringe._strings.names import Reference, split_source
-from fringe.attribution import METHODS, Attribution, Attributor, get_method, gradient_attribution
+from fringe.attribution._base import Attribution, Attributor, get_method
+from fringe.attribution._diagnostics import gradient_attribution
+from fringe.attribution._registry import METHODS
 from fringe.errors import FringeError, InputError, did_you_mean
-from fringe.models import run_file
 from fringe.paths import Problem
 
 #: ``function(model, inputs, target)``: maps of inputs (1, *S) for the class ``target`` (1,).
@@ -83,6 +84,8 @@ def _imported(text: str, *, trust_code: bool) -> object:
         raise InputError(message, argument="target", hint="pass trust_code=True only if you trust its author")
     if is_file and not file.is_file():
         raise InputError(f"Python file {str(file)!r} does not exist", argument="target")
+    from fringe.models import run_file
+
     code: ModuleType = run_file(file) if is_file else importlib.import_module(source)
     if not hasattr(code, name):
         public = [known for known in vars(code) if not known.startswith("_")]

@@ -8,8 +8,7 @@ import pytest
 import torch
 
 from fringe import Classifier, InputError, IntegratedGradients
-from fringe.attribution import attribute
-from fringe.bench.cards import read_target
+from fringe.attribution import attribute, read_target
 from toys import TanhMLP, _CountingModel, build, images, problem_of
 
 X = images(3)
@@ -48,7 +47,7 @@ def test_a_function_explains_the_difference_from_a_contrast():
 
 
 def test_the_source_of_a_function_is_the_file_that_it_is_in(monkeypatch):
-    assert read_target(saliency).source == "test_target.py"
+    assert read_target(saliency).source == "test_functions.py"
     typed = eval("lambda model, inputs, target: inputs", {"__name__": "typed_in"})
     assert read_target(typed).source == "typed_in"
     monkeypatch.setitem(sys.modules, "typed_in", types.ModuleType("typed_in"))  # as in a notebook: a module of no file
