@@ -1,7 +1,7 @@
 """Results: the scores that a plan requires, read from the store into arrays, and from arrays into tables."""
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fringe.bench.experiments._manifest import Manifest
-from fringe.bench.experiments._records import MISSING, NO_TARGET, OK, PLAN, STATUSES, Details, fingerprint
+from fringe.bench.experiments._records import MISSING, NO_TARGET, OK, PLAN, STATUSES, fingerprint
 from fringe.bench.experiments._store import Block, Store
 from fringe.errors import InputError, warn_caller
 from fringe.evaluation import summary
@@ -240,16 +240,6 @@ class Results:
         place = self.place(self.manifest.setting_key(model, method), key)
         return getattr(self, name)[place][self._positions[model]]
 
-    def _details(self, at: NDArray[Any]) -> Iterator[tuple[list[int], Details]]:
-        """Read the details of maps, given by their places, some at a time: places, and values (maps, length)."""
-        known = np.unique(at[at > 0])
-        of_block = self.maps["block"][known]
-        for number in np.unique(of_block).tolist():
-            places = known[of_block == number].tolist()
-            ids = {int(self.maps["id"][place]): place for place in places}
-            for rows, details in self._source.details(self.blocks[number], ids):
-                yield [ids[row] for row in rows], details
-
     @cached_property
     def frame(self) -> "pl.DataFrame":
         """The whole table."""
@@ -356,12 +346,16 @@ class Results:
         positions = {
             metric: {place: i for i, place in enumerate(of.tolist()) if place} for metric, of in columns.items()
         }
-        for places, details in self._details(np.concatenate([np.empty(0, np.int32), *columns.values()])):
-            for metric, (kind, _, name) in ((metric, name.partition("/")) for metric, name in names.items()):
-                full = f"{kind}/{'' if kind == 'diagnostic' else self.manifest.metrics[metric]['key']}/{name}"
-                for place, values in zip(places, details.get(full, ()), strict=False):
-                    if place in positions[metric]:
-                        result[metric][positions[metric][place]] = values
+        known = np.unique([place for places in positions.values() for place in places]).astype(np.int64)
+        of_block = self.maps["block"][known]
+        for number in np.unique(of_block).tolist():
+            places = {int(self.maps["id"][place]): place for place in known[of_block == number].tolist()}
+            for ids, details in self._source.details(self.blocks[number], places):
+                for metric, (kind, _, name) in ((metric, name.partition("/")) for metric, name in names.items()):
+                    full = f"{kind}/{'' if kind == 'diagnostic' else self.manifest.metrics[metric]['key']}/{name}"
+                    for row, values in zip(ids, details.get(full, ()), strict=False):
+                        if (position := positions[metric].get(places[row])) is not None:
+                            result[metric][position] = values
         return {metric: {i: of[i] for i in sorted(of)} for metric, of in result.items()}
 
     @cached_property
