@@ -11,7 +11,6 @@ from fringe._strings.formats import (
     number,
     percent,
     with_interval,
-    with_spread,
 )
 
 
@@ -40,25 +39,6 @@ def test_a_number_has_the_digits_and_the_sign_that_are_asked_for():
     assert (number(1234.5, digits=5), number(12345.0, digits=4)) == ("1234.5", "1.234×10⁴")
     assert [number(value, signed=True) for value in (0.5, -0.5, 0.0)] == ["+0.5", "−0.5", "0"]
     assert (number(999.999, 3), number(1000.0, 3)) == ("999.999", "1.00×10³")
-
-
-@pytest.mark.parametrize(
-    ("value", "half", "decimals", "text"),
-    [
-        (0.597, 0.015, 3, "0.597 ± 0.015"),
-        (-0.0712, 0.0151, 3, "−0.071 ± 0.015"),
-        (3814.2, 132.4, 3, "3.81×10³ ± 1.32×10²"),
-        (-3814.2, 132.4, 3, "−3.81×10³ ± 1.32×10²"),
-        (1.5e-7, 0.3e-7, 6, "1.50×10⁻⁷ ± 3.00×10⁻⁸"),
-        (0.0, 0.0, 3, "0.000 ± 0.000"),
-        (5000.0, 0.0, 3, "5.00×10³ ± 0.000"),
-        (0.25, math.nan, 3, "0.250"),
-        (math.nan, math.nan, 3, "–"),
-        (None, math.nan, 3, "–"),
-    ],
-)
-def test_spreads_are_printed_as_in_the_paper(value, half, decimals, text):
-    assert with_spread(value, half, decimals) == text
 
 
 @pytest.mark.parametrize(

@@ -15,9 +15,14 @@ EVIL = r'50%_of & all $x^2$ #1 {a}\b~<script>|`*[c](d) "ü»'
 TABLE = Table(
     ("method", "n", "MAS insertion ↑", "Infidelity (score^2) ↓"),
     [
-        (Cell("fringe", note="reference"), 64, Cell(0.5971, 3, half=0.015, style="best", note="n=64"), 0.25),
-        (EVIL, 6, Cell(0.59, 3, half=0.02, style="near", mark="*‡", note="n=6 of 64", hint="<hint>"), None),
-        (Cell("random", note="control"), 64, Cell(-0.2, 3, half=0.01), Cell(4060.0, 3, half=132.0)),
+        (Cell("fringe", note="reference"), 64, Cell(0.5971, 3, ends=(0.582, 0.612), style="best", note="n=64"), 0.25),
+        (EVIL, 6, Cell(0.59, 3, ends=(0.57, 0.61), style="near", mark="*‡", note="n=6 of 64", hint="<hint>"), None),
+        (
+            Cell("random", note="control"),
+            64,
+            Cell(-0.2, 3, ends=(-0.21, -0.19)),
+            Cell(4060.0, 3, ends=(3928.0, 4192.0)),
+        ),
     ],
     "Scores & more",
     rules=(1,),
@@ -29,11 +34,11 @@ TABLE = Table(
 def test_a_table_prints_its_cells_in_columns():
     head, _, first, second, rule, last, note = [line.rstrip() for line in str(TABLE).splitlines()]
     assert re.split(r" {2,}", head) == ["method", "n", "MAS insertion ↑", "Infidelity (score^2) ↓"]
-    assert re.split(r" {2,}", first) == ["fringe (reference)", "64", "0.597 ± 0.015 (n=64)", "0.25"]
-    assert second.endswith("6   0.590 ± 0.020*‡ (n=6 of 64)   –")
+    assert re.split(r" {2,}", first) == ["fringe (reference)", "64", "0.597 [0.582, 0.612] (n=64)", "0.25"]
+    assert second.endswith("6   0.590 [0.570, 0.610]*‡ (n=6 of 64)   –")
     assert second.index("6   0.590") == first.index("4   0.597")  # numbers end in one column
     assert set(rule.strip()) == {"─"}
-    assert last.endswith("−0.200 ± 0.010                4.06×10³ ± 1.32×10²")
+    assert last.endswith("−0.200 [−0.210, −0.190]              4.06×10³ [3.93×10³, 4.19×10³]")
     assert note == f"{EVIL}: a name"
 
 
@@ -61,9 +66,11 @@ def test_markdown_holds_every_cell():
     head, rule, *rows, _, note = TABLE.markdown().splitlines()
     assert head == "| method | n | MAS insertion ↑ | Infidelity (score^2) ↓ |"
     assert rule == "| --- | ---: | ---: | ---: |"
-    assert rows[0] == "| fringe (reference) | 64 | **<ins>0.597 ± 0.015</ins>** <sub>n=64</sub> | 0.25 |"
-    assert rows[1] == (f"| {escape_markdown(EVIL)} | 6 | **0.590 ± 0.020**<sup>\\*‡</sup> <sub>n=6 of 64</sub> | – |")
-    assert rows[2] == "| random (control) | 64 | −0.200 ± 0.010 | 4.06×10³ ± 1.32×10² |"
+    assert rows[0] == "| fringe (reference) | 64 | **<ins>0.597 [0.582, 0.612]</ins>** <sub>n=64</sub> | 0.25 |"
+    assert rows[1] == (
+        f"| {escape_markdown(EVIL)} | 6 | **0.590 [0.570, 0.610]**<sup>\\*‡</sup> <sub>n=6 of 64</sub> | – |"
+    )
+    assert rows[2] == "| random (control) | 64 | −0.200 [−0.210, −0.190] | 4.06×10³ [3.93×10³, 4.19×10³] |"
     assert note == f"- {escape_markdown(f'{EVIL}: a name')}"
 
 
@@ -72,17 +79,17 @@ def test_html_holds_every_cell_and_obeys_no_name():
     cells = re.findall(r"<(t[hd])([^>]*)>(.*?)</\1>", text)
     assert [inner for _, _, inner in cells[:7]] == [
         *("", "<span>Count</span>", "<span>Calibration &amp; focus</span>"),
-        *("method", "n", "MAS insertion ↑", "Infidelity (score^2) ↓"),
+        *("method", "n", "MAS insertion&nbsp;↑", "Infidelity (score^2)&nbsp;↓"),
     ]
     bodies = [inner for _, _, inner in cells[7:]]
     assert bodies[:4] == [
         "fringe <small>reference</small>",
         "64",
-        "<strong><u>0.597 ± 0.015</u></strong> <small>n=64</small>",
+        "<strong><u>0.597</u></strong> <span>[0.582, 0.612]</span> <small>n=64</small>",
         "0.25",
     ]
     assert html.unescape(bodies[4]) == EVIL
-    assert '<strong>0.590 ± 0.020</strong><sup title="&lt;hint&gt;">*‡</sup>' in bodies[6]
+    assert '<strong>0.590</strong><sup title="&lt;hint&gt;">*‡</sup> <span>[0.570, 0.610]</span>' in bodies[6]
     assert text.count("<tbody>") == 2
     assert text.count('scope="row"') == 3
     assert text.count("number") == 3 + 9  # three columns stand on the right, with their headers
@@ -98,16 +105,17 @@ def test_latex_holds_every_cell_with_columns_as_rows():
         ["n", "64", "6"],
         [
             r"MAS insertion $\uparrow$",
-            r"\textbf{\underline{0.597 $\pm$ 0.015}}\textsubscript{n=64}",
-            r"\textbf{0.590 $\pm$ 0.020}\textsuperscript{*\ddag{}}\textsubscript{n=6 of 64}",
+            r"\makecell{\textbf{\underline{0.597}}\textsubscript{n=64}\\{\tiny[0.582, 0.612]}}",
+            r"\makecell{\textbf{0.590}\textsuperscript{*\ddag{}}\textsubscript{n=6 of 64}\\{\tiny[0.570, 0.610]}}",
         ],
         [r"Infidelity (score\textasciicircum{}2) $\downarrow$", "0.25", "--"],
         [r"\textbf{Metric}", r"\makecell{\textbf{random}\\(control)}"],
         ["n", "64"],
-        [r"MAS insertion $\uparrow$", r"$-$0.200 $\pm$ 0.010"],
+        [r"MAS insertion $\uparrow$", r"\makecell{$-$0.200\\{\tiny[$-$0.210, $-$0.190]}}"],
         [
             r"Infidelity (score\textasciicircum{}2) $\downarrow$",
-            r"4.06$\times$10\textsuperscript{3} $\pm$ 1.32$\times$10\textsuperscript{2}",
+            r"\makecell{4.06$\times$10\textsuperscript{3}\\{\tiny[3.93$\times$10\textsuperscript{3}, "
+            r"4.19$\times$10\textsuperscript{3}]}}",
         ],
     ]
     assert text.count(r"\multicolumn{3}{l}{\textit{Calibration \& focus}} \\") == 1

@@ -11,6 +11,7 @@ from paper_studies import DEFAULT, SPECS
 from paper_tables import READINGS, SECONDS, PaperValue, paper_tables
 from paper_timing import Timing, slowdown
 
+from fringe._strings.formats import with_interval
 from fringe.bench.experiments import Results
 from fringe.evaluation import estimate
 
@@ -26,7 +27,7 @@ class Measurement:
     n: int
 
     def __str__(self) -> str:
-        return f"{self.value:.3f} ± {self.half:.3f}" if math.isfinite(self.half) else f"{self.value:.3f}"
+        return with_interval(self.value, self.value - self.half, self.value + self.half, 3)
 
 
 @dataclass(frozen=True)
@@ -73,7 +74,7 @@ def compare_with_paper(
             return None
         summary = "median" if value.metric == "max_sensitivity" else "mean"
         found = estimate(known.scores(value.model, method, value.metric), seed, summary)
-        return Measurement(found.value, found.half, found.n)
+        return Measurement(found.value, found.half_iqr if summary == "median" else found.half, found.n)
 
     rows = list[ComparedValue]()
     for value in paper_tables():
@@ -130,7 +131,8 @@ def protocol(models: Mapping[str, str], n: int, data: Sequence[str], seed: int) 
         f"Images: {n} of {', '.join(data)}, drawn by seed {seed}; the paper gives no list.",
         "The column FRInGe() is our default, in the rows of the paper's method.",
         "The paper does not give the settings of the other methods; ours are their presets `paper`.",
-        "± is half a 95% bootstrap interval, for max sensitivity and its median half the interquartile range.",
+        "The paper prints half a 95% interval behind a ±, or half the interquartile range of the median of max "
+        "sensitivity: an interval here reaches as far to either side.",
     ]
 
 

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 import fringe
+from fringe._strings.formats import with_interval
 from fringe.attribution import Attributor
 from fringe.evaluation import estimate
 
@@ -43,9 +44,9 @@ class Timing:
         return self.forward + self.jvp + self.vjp
 
     def __str__(self) -> str:
-        half = f" ± {self.half:.3f}" if math.isfinite(self.half) else ""
+        seconds = with_interval(self.seconds, self.seconds - self.half, self.seconds + self.half, 3)
         passes = f"{self.forward:.0f} forward + {self.jvp:.0f} jvp + {self.vjp:.0f} vjp"
-        return f"{self.method} {self.mode}: {self.seconds:.3f}{half} s per image of {self.n}, {passes}; {self.device}"
+        return f"{self.method} {self.mode}: {seconds} s per image of {self.n}, {passes}; {self.device}"
 
 
 def measure(

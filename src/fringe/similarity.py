@@ -72,6 +72,8 @@ class Similarity(nn.Module):
         )
         self.register_buffer("others", nn.functional.normalize(rows.float(), dim=-1), persistent=False)
         self.class_names = (*names, UNRELATED) if len(names) == 1 else tuple(names)
+        self.has_classes = len(names) > 1  # else the softmax with the logit of "unrelated" is no probability
+        self.unit = "cosine" if self.scale == 1 else f"cosine × {self.scale:.4g}"
 
     def get_input_embeddings(self) -> Any:
         """Return the table of embeddings of tokens of an encoder of texts, as modules of transformers do."""

@@ -80,7 +80,7 @@ class TextClassifier(nn.Module):
         if any(p.itemsize < 4 for p in model.parameters() if p.is_floating_point()):
             model = copy.deepcopy(model).float()
         self.model, self.tokenizer, self.special = model, tokenizer, special
-        self.training = model.training
+        self.training, self.has_classes = model.training, getattr(model, "has_classes", True)
 
     def forward(
         self,

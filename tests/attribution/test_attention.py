@@ -170,6 +170,36 @@ def test_passes_are_those_of_the_layers():
     assert len(calls) > 0
 
 
+class Other(Vision):
+    """The same network whose layers are defined in another order, and which adds a number to the tokens of an image."""
+
+    def forward(self, x, shift=0.0):
+        z = self.tokens(x) + shift
+        for layer in reversed(self.blocks.layers):
+            z = layer(z)
+        return self.read(z)
+
+
+@pytest.mark.parametrize("method", BOTH, ids=["legrad", "rollout"])
+def test_layers_have_the_order_in_which_they_run_and_each_image_its_arguments(method):
+    model, other = filled(Vision()), filled(Other())
+    shift = torch.tensor([0.5, -1.0, 0.25]).double().view(3, 1, 1)
+    found = fringe.attribute(other, X, method=method, target=TARGET, forward_args=(shift,), batch_size=2).values
+    model.load_state_dict(other.state_dict())
+    model.blocks.layers = nn.ModuleList(reversed(model.blocks.layers))
+    for row in range(3):
+        model.extra.data, model.patch.bias.data = (v + shift[row, 0, 0] for v in (other.extra, other.patch.bias))
+        expected = fringe.attribute(model, X[row : row + 1], method=method, target=TARGET[row : row + 1]).values
+        torch.testing.assert_close(found[row : row + 1], expected, rtol=1e-9, atol=1e-14)
+
+
+@pytest.mark.parametrize("method", BOTH, ids=["legrad", "rollout"])
+def test_a_score_that_reads_no_token_has_a_map_of_zeros(method):
+    model = filled(Vision())
+    model.head.weight.data[1] = 0
+    assert (fringe.attribute(model, X, method=method, target=1).values == 0).all()
+
+
 def images_of(name):
     if importlib.util.find_spec("torchvision") is not None:
         import_torchvision("this test")
@@ -258,6 +288,21 @@ class Bare(Vision):
         return self.read(z)
 
 
+class Twice(Vision):
+    """A network that runs one layer twice."""
+
+    def forward(self, x):
+        return self.read(self.blocks.layers[0](self.blocks.layers[0](self.tokens(x))))
+
+
+class Before(Vision):
+    """A network whose first attention is in no module."""
+
+    def forward(self, x):
+        z = self.tokens(x)
+        return self.read(self.blocks(z + torch.softmax(z @ z.mT, -1) @ z))
+
+
 @pytest.mark.parametrize("method", BOTH, ids=["legrad", "rollout"])
 def test_a_network_without_such_layers_is_refused(method):
     message = f"model: it has no layer with attention among the patches .* {method.label} is for vision transformers"
@@ -270,6 +315,10 @@ def test_a_network_without_such_layers_is_refused(method):
         fringe.attribute(series, normal(2, 6, 12), method=method)
     with pytest.raises(InputError, match="the 2 modules with its attention are not all that turns patches into"):
         fringe.attribute(filled(Bare()), X, method=method)
+    with pytest.raises(InputError, match="modules with its attention are not all that turns patches into"):
+        fringe.attribute(filled(Before()), X, method=method)
+    with pytest.raises(InputError, match=message):
+        fringe.attribute(filled(Twice()), X, method=method)
     model = filled(Vision())
     with pytest.raises(InputError, match=f"{method.label} reads the layers of a torch.nn.Module"):
         fringe.attribute(lambda x: model(x), X, method=method)

@@ -127,6 +127,29 @@ def test_a_llama_is_complete():
     torch.testing.assert_close((gradient * x).sum(), score, rtol=1e-5, atol=1e-6)
 
 
+def test_normalisations_of_several_axes_without_weights_and_activations_at_zero_are_complete():
+    norm, x = nn.LayerNorm((2, 4), elementwise_affine=False), normal(3, 2, 4, seed=1)
+    x[:, 0] = 0
+    for layer, inputs in ((norm, x), (nn.Sequential(norm, nn.GELU()), x), (nn.GELU(), x), (nn.SiLU(), x)):
+        inputs = inputs.clone().requires_grad_(True)
+        output = layer(inputs)
+        assert balance_gradients(output) > 0
+        (gradient,) = torch.autograd.grad(output.sum(), inputs)
+        assert gradient.isfinite().all()
+        torch.testing.assert_close((gradient * inputs).sum(), output.sum(), rtol=1e-9, atol=1e-12)
+        if layer is not norm and not isinstance(layer, nn.Sequential):
+            assert (gradient[:, 0] == 0.5).all()  # the gate of zero
+
+
+def test_a_gate_without_a_gradient_is_left_alone():
+    """A layer normalisation whose input needs no gradient, and one that the score does not read."""
+    norm = filled(nn.LayerNorm(4)).requires_grad_(True)
+    output = norm(normal(3, 4, seed=1)).sum()
+    balance_gradients(output)
+    (bias,) = torch.autograd.grad(output, norm.bias)
+    assert torch.equal(bias, torch.full((4,), 3.0, dtype=torch.float64))
+
+
 class Softmax(torch.autograd.Function):
     """A function of the model's author, which saved nothing under the names of PyTorch."""
 

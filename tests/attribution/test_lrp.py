@@ -11,7 +11,7 @@ from torch import nn
 
 import fringe
 from fringe import AttnLRP, InputError, ZennitMethod
-from fringe.models import import_torchvision
+from fringe.models import import_torchvision, import_transformers
 from toys import normal
 
 
@@ -170,6 +170,9 @@ def literal(model, x, target):
 class TestAttnLRP:
     @pytest.fixture(autouse=True)
     def lxt(self):
+        if importlib.util.find_spec("lxt") is None:
+            pytest.skip("lxt is not installed")
+        import_transformers()
         pytest.importorskip("lxt.efficient.models", exc_type=ImportError)
 
     def test_is_the_input_times_the_gradient_with_its_rules(self):

@@ -256,7 +256,7 @@ def test_a_signal_that_a_callback_swallows_ends_the_run_at_the_next_task(tmp_pat
 
 def test_the_printed_table_says_what_its_numbers_are(tmp_path):
     result = benchmark(tmp_path, *TWO, report=True)
-    assert "\nValues: mean ± half the width of the 95% bootstrap interval" in result.stdout, result.output
+    assert "\nValues: mean [95% bootstrap interval over images" in result.stdout, result.output
     assert "\n*, **, ***: differs from" in result.stdout  # the table has these marks
 
 

@@ -3,6 +3,8 @@
 import pytest
 
 from command_line import run
+from fringe._strings.progress import NOTE, log
+from fringe.cli._console import _short_warnings
 
 ONE = "embedded:digits:0"
 FAMILIES = "the forms are embedded:digits, torchvision:NAME"
@@ -51,3 +53,12 @@ def test_a_wrong_value_is_exit_code_2_and_names_its_flag(tmp_path, monkeypatch, 
 def test_inputs_that_lead_nowhere_are_named_before_a_model_is_asked_for(tmp_path, command, given, message):
     result = run(command, given, "--out", tmp_path / "out")
     assert (result.exit_code, message in result.stderr) == (1, True), result.stderr
+
+
+def test_long_work_is_announced_on_standard_error(capsys):
+    handlers, level = list(log.handlers), log.level
+    with _short_warnings():
+        log.log(NOTE, "a network is trained")
+        log.info("what only a log shows")
+    assert capsys.readouterr() == ("", "a network is trained\n")
+    assert (list(log.handlers), log.level) == (handlers, level)

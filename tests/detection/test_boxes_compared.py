@@ -8,7 +8,7 @@ from detection_toys import Grid, image
 
 import fringe
 from fringe import Detector
-from fringe.evaluation import BOX_CONTROLS, CONTROLS, estimate, summarise, tidy
+from fringe.evaluation import BOX_CONTROLS, CONTROLS, TidyScores, estimate, tidy
 
 METHODS = [("ig", fringe.IntegratedGradients(steps=4))]
 
@@ -71,7 +71,7 @@ def test_boxes_of_one_photograph_are_one_cluster(result):
     assert result.clusters == tuple(f"image-{i}" for i in (0, 0, 1, 1, 2, 2))
     rows = tidy(result)
     scores = [row["score"] for row in rows if row["method"] == "ig"]
-    (entry,) = (one for one in summarise(rows, result.metrics, 0, result.clusters) if one["method"] == "ig")
+    (entry,) = (one for one in TidyScores(rows, result.metrics, 0, result.clusters).entries() if one["method"] == "ig")
     expected = estimate(scores, clusters=["a", "a", "b", "b", "c", "c"])
     assert (entry["low"], entry["high"]) == (expected.low, expected.high)
     assert (entry["low"], entry["high"]) != (estimate(scores).low, estimate(scores).high)
@@ -85,7 +85,7 @@ def test_as_many_photographs_as_images_are_needed_for_a_test():
 
     def tested(count, boxes):
         found = compared(torch.cat([image(seed) for seed in range(count)]), boxes=boxes)
-        (entry,) = (one for one in summarise(tidy(found), found.metrics, 0, found.clusters) if not one["control"])
+        (entry,) = (one for one in found.tidy_scores.entries() if not one["control"])
         return entry["better_than_controls"]
 
     assert tested(6, 1) is not None

@@ -13,7 +13,7 @@ from fringe import FRInGe, InputError, InputSpace, IntegratedGradients, NotDiffe
 from fringe._numbers.rng import KeyedGenerator
 from fringe.bench.experiments import ExperimentSpec, run_experiment
 from fringe.errors import TransientError
-from fringe.evaluation import CONTROLS, compare, summarise, tidy
+from fringe.evaluation import CONTROLS, TidyScores, compare, tidy
 from fringe.metrics import Insertion, MaxSensitivity, Scores, Sparseness, evaluate
 from fringe.models import load_model
 from toys import TanhMLP, context_of, normal
@@ -225,7 +225,7 @@ def test_broken_maps_are_counted_and_the_images_beside_them_keep_their_scores():
         ("c", False, []),
         ("nan-d", True, ["diverged"]),
     ]
-    entry = summarise(rows, found.metrics)[1]
+    entry = TidyScores(rows, found.metrics).entries()[1]
     assert (entry["n"], entry["images"], entry["flagged"], entry["flags"]) == (2, 4, 2, {"diverged": 2})
     assert entry["mean"] == pytest.approx(expected["sparseness"].values.mean().item(), rel=1e-12)
 
@@ -244,7 +244,9 @@ def test_tidy_rows_are_json_and_name_every_score():
     }
     undefined = [r for r in rows if r["method"] == "zero" and r["metric"] == "tracking_error_max"]
     assert [(r["score"], r["flags"]) for r in undefined] == [(None, ["undefined"])] * 4
-    entry = next(e for e in summarise(rows, found.metrics) if e["method"] == "zero" and e["metric"] == "sparseness")
+    entry = next(
+        e for e in TidyScores(rows, found.metrics).entries() if e["method"] == "zero" and e["metric"] == "sparseness"
+    )
     assert (entry["control"], entry["mean"], entry["flags"]) == (True, 0.0, {"zero_map": 4})
 
 

@@ -11,7 +11,7 @@ from markupsafe import escape
 
 import fringe
 from fringe._strings.formats import with_interval
-from fringe.evaluation import NOT_BETTER_MEANS, grid_row, summarise, tidy
+from fringe.evaluation import NOT_BETTER_MEANS, TidyScores, grid_row, tidy
 from fringe.evaluation._statistics import BELOW, least_images, too_few
 from fringe.explanations._spec import CompareSpec
 from fringe.metrics import USUAL_METRICS, get_metric
@@ -50,9 +50,9 @@ def test_the_text_is_the_table_of_the_summaries(result):
     lines = repr(result).splitlines()
     assert lines[0] == "Comparison of digits · 2 images · 2 methods"
     assert lines[1].split() == ["method", "sparseness", "↑", "insertion", "↑", "passes"]
-    (entry,) = (r for r in summarise(tidy(result), result.metrics) if (r["method"], r["metric"]) == ("ig", "insertion"))
+    (entry,) = (r for r in result.tidy_scores.entries() if (r["method"], r["metric"]) == ("ig", "insertion"))
     shown = with_interval(entry["mean"], entry["low"], entry["high"], 3)
-    assert re.split(r" {2,}", lines[3])[1:4:2] == ["ig", shown]
+    assert re.split(r" {2,}", lines[3])[1:4:2] == ["ig (Integrated Gradients)", shown]
     assert len(lines) == 5 + len(result.rows)  # with two rules and a note
     assert lines[-1].strip().startswith("not tested: 2 images cannot show")
     assert len(result) == 2
@@ -75,14 +75,14 @@ def test_scores_that_are_not_better_than_every_control_are_marked():
         for place, score in enumerate(level + 0.01 * np.arange(8))
     ]
     metrics = {"insertion": get_metric("insertion"), "deletion": get_metric("deletion")}
-    better = {(e["method"], e["metric"]): e["better_than_controls"] for e in summarise(rows, metrics)}
+    better = {(e["method"], e["metric"]): e["better_than_controls"] for e in TidyScores(rows, metrics).entries()}
     assert better == {
         ("ig", "insertion"): True,  # .0156, as the other p is 1
         ("ig", "deletion"): False,
         **{(control, metric): None for control in ("zero", "edge") for metric in metrics},
     }
     few = [row for row in rows if int(row["image"]) < least_images(2) - 1]
-    assert {entry["better_than_controls"] for entry in summarise(few, metrics)} == {None}
+    assert {entry["better_than_controls"] for entry in TidyScores(few, metrics).entries()} == {None}
 
 
 @pytest.mark.parametrize("count", [1, 2, 9, 100])
@@ -97,7 +97,7 @@ def test_so_many_images_can_show_that_a_score_is_better(count):
 
 def test_the_mark_of_a_comparison_is_explained_below_its_table(result):
     found = fringe.compare("embedded:digits", "embedded:digits:0:7", METHODS, ["sparseness"])
-    assert [entry["better_than_controls"] for entry in summarise(tidy(found), found.metrics)][:2] == [False, False]
+    assert [entry["better_than_controls"] for entry in found.tidy_scores.entries()][:2] == [False, False]
     head, _, *lines = repr(found).splitlines()[1:]
     assert [re.split(r" {2,}", line)[2].endswith("‡") for line in lines[:2]] == [True, True]
     assert lines[-1].strip() == NOT_BETTER_MEANS

@@ -5,7 +5,7 @@ import dataclasses
 import numpy as np
 import pytest
 
-from fringe.evaluation import conclude, summary
+from fringe.evaluation import ScoreTable, conclude
 from fringe.metrics import Aggregate, Direction
 
 Words = dict[str, tuple[Direction, Aggregate]]
@@ -16,8 +16,7 @@ SCORES -= SCORES.mean(1, keepdims=True)
 
 def sentences(scores, controls=(), metrics=("a",), variants=None, groups=None):
     words: Words = dict.fromkeys(metrics, ("higher", "mean"))
-    known = summary(scores, controls, words, 0, groups)
-    return conclude(scores, known, controls, words, 0, variants=variants, groups=groups)
+    return conclude(ScoreTable(scores, controls, words, groups=groups or {}), variants=variants)
 
 
 def table(**shifts):
@@ -36,8 +35,9 @@ def test_a_method_that_beats_all_others_and_all_controls_is_named_with_its_score
 def test_lower_is_better_where_the_metric_says_so():
     scores = table(fringe=1.0, ig=0.5, edge=0.7)
     words: Words = {"a": ("lower", "mean")}
-    known = summary(scores, ["edge"], words, 0)
-    assert conclude(scores, known, ["edge"], words, 0) == ["ig is better than all other methods and all controls in a."]
+    assert conclude(ScoreTable(scores, ["edge"], words)) == [
+        "ig is better than all other methods and all controls in a."
+    ]
 
 
 @pytest.mark.parametrize(("shift", "state"), [(1.3, "ahead of"), (0.999, "level with")])
@@ -124,7 +124,7 @@ def test_nothing_is_said_of_too_few_images_of_one_method_or_of_metrics_without_a
     assert sentences(table(fringe=1.0)) == []
     words: Words = {"a": ("none", "mean")}
     scores = table(fringe=1.0, ig=0.5, edge=0.0)
-    assert conclude(scores, summary(scores, ["edge"], words, 0), ["edge"], words, 0) == []
+    assert conclude(ScoreTable(scores, ["edge"], words)) == []
 
 
 def test_images_of_one_cluster_count_once():

@@ -14,14 +14,14 @@ from fringe.evaluation import (
     CONTROLS,
     Candidate,
     Evaluator,
+    ScoreTable,
+    TidyScores,
     compare,
     compare_with_controls,
     control_candidates,
     estimate,
     holm,
     map_controls,
-    summarise,
-    summary,
     tidy,
     with_controls,
 )
@@ -138,7 +138,7 @@ class TestControlsOfAMap:
         tests = compare_with_controls(scores, ["edge", "power(1.5):ig"], "higher", "mean", 0)
         assert (tests["ig"].control, tests["other"].control) == ("power(1.5):ig", "edge")
         named, words = {(method, ""): column for method, column in scores.items()}, {"": ("higher", "mean")}
-        found = summary(named, ["edge", "power(1.5):ig"], words, 0)
+        found = ScoreTable(named, ["edge", "power(1.5):ig"], words).cells
         better = {method: one.test and one.test.better for (method, _), one in found.items()}
         assert better == {"ig": False, "other": True, "edge": None, "power(1.5):ig": None}
         nested = {"smooth(3):ig": base, "power(1.5):smooth(3):ig": base + 1}
@@ -150,7 +150,7 @@ class TestControlsOfAMap:
         words = {"a": ("higher", "mean"), "b": ("lower", "median"), "c": ("higher", "mean")}
         pairs, nets = [f"{i // 2}" for i in range(12)], [f"n{i % 3}" for i in range(12)]
         groups = {"b": {"clusters": pairs}, "c": {"clusters": pairs, "networks": nets}}
-        found = summary(scores, ["edge"], words, 3, groups)
+        found = ScoreTable(scores, ["edge"], words, 3, groups).cells
         assert list(found) == list(scores)
         for key, column in scores.items():
             alone = estimate(column, 3, words[key[1]][1], **groups.get(key[1], {}))
@@ -175,9 +175,10 @@ class TestControlsOfAMap:
     def test_a_score_that_such_a_control_reaches_is_marked(self):
         """Sparseness rises with sharpness alone: the mark says that the method gained nothing over that."""
         found = compare(build(), images(8), [("ig", IG)], ["sparseness"])
-        table = {entry["method"]: entry for entry in summarise(tidy(found), found.metrics)}
+        table = {entry["method"]: entry for entry in found.tidy_scores.entries()}
         assert table["ig"]["mean"] < table["power(1.5):ig"]["mean"]
         assert table["ig"]["better_than_controls"] is False
         blind = [row for row in tidy(found) if ":" not in row["method"]]
-        assert max(e["mean"] for e in summarise(blind, found.metrics) if e["control"]) < table["power(1.5):ig"]["mean"]
+        entries = [entry for entry in TidyScores(blind, found.metrics).entries() if entry["control"]]
+        assert max(entry["mean"] for entry in entries) < table["power(1.5):ig"]["mean"]
         assert get_metric("sparseness").direction == "higher"

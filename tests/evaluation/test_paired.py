@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from fringe.bench.report._table import significance_stars
 from fringe.errors import InputError
 from fringe.evaluation import estimate
 from fringe.evaluation._statistics import Difference, holm, paired, paired_all, sign_flip_ps
+from fringe.evaluation._summary import significance_stars
 
 
 def sign_flip_p(differences, seed=0):

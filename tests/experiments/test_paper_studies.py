@@ -143,7 +143,8 @@ def test_each_number_of_the_paper_stands_beside_ours_and_the_defaults():
     for ours, expected in ((0.32, True), (0.33, False)):
         assert page.ComparedValue(value, page.Measurement(ours, 0.005, 3)).overlap is expected
     text = page.page(rows, ["note"], [], ["a.png"])
-    assert f"| resnet18 | insertion | fringe | {fringe.paper.value:.3f} ± " in text
+    low, high = (fringe.paper.value + sign * fringe.paper.half for sign in (-1, 1))
+    assert f"| resnet18 | insertion | fringe | {fringe.paper.value:.3f} [{low:.3f}, {high:.3f}] | " in text
     assert "![a.png](a.png)" in text
     assert all(f"- {reading}\n" in text for reading in tables.READINGS)
     lines = list(csv.DictReader(io.StringIO(page.comparison_csv(rows))))

@@ -1,6 +1,8 @@
 """The next tokens of language models: classes, rows, answers, words, and maps against single calls and Captum."""
 
+import contextlib
 import functools
+import warnings
 
 import pytest
 import torch
@@ -8,6 +10,7 @@ from captum.attr import LayerIntegratedGradients
 from language_toys import language_model, language_tokenizer
 
 import fringe
+from fringe._network.isolation import restored
 from fringe.attribution import CaptumMethod
 from fringe.errors import InputError, ModelError
 from fringe.page import write_page
@@ -295,6 +298,47 @@ def test_fringe_walks_towards_candidates_that_are_equally_probable(tokenizer):
     assert float(walked.diagnostics["endpoint_entropy"]) > float(walked.diagnostics["entropy"])
 
 
+@pytest.mark.thorough
+def test_maps_of_a_prompt_are_those_of_inseq(tokenizer):
+    inseq = pytest.importorskip("inseq", exc_type=ImportError)
+    net, steps, answer = language_model(), 100, " and"
+    theirs = inseq.load_model(net, "integrated_gradients", tokenizer=tokenizer)
+    out = theirs.attribute(PROMPT, PROMPT + answer, attributed_fn="logit", n_steps=steps, show_progress=False)
+    values = out.sequence_attributions[0].target_attributions[:-1, 0]
+    baseline = net.get_input_embeddings().weight[tokenizer.pad_token_id].detach()  # theirs
+    options = {"target": answer, "score": "logit", "baseline": baseline[None, None]}
+    ours = explain(net, tokenizer, PROMPT, method=fringe.IntegratedGradients(steps=steps), **options).values[0]
+    torch.testing.assert_close(ours, values, rtol=0, atol=2e-4 * float(values.abs().max()))  # another rule of points
+
+
+@pytest.mark.thorough
+def test_maps_of_a_prompt_are_those_of_lxt(tokenizer):
+    pytest.importorskip("lxt", exc_type=ImportError)
+    modeling = pytest.importorskip("transformers.models.llama.modeling_llama", exc_type=ImportError)
+    lxt = pytest.importorskip("lxt.efficient", exc_type=ImportError)
+    net = language_model()
+    ours = explain(net, tokenizer, PROMPT, method="lxt:attnlrp", score="logit").values[0]
+    x = net.get_input_embeddings()(torch.tensor([tokenizer(PROMPT).input_ids])).detach().requires_grad_(True)
+    with contextlib.ExitStack() as stack:
+        for target in (modeling, *lxt.models.DEFAULT_MAP[modeling]):
+            stack.enter_context(restored(target))
+        lxt.monkey_patch(modeling)
+        net(inputs_embeds=x).logits[0, -1].max().backward()
+    torch.testing.assert_close(ours, (x * x.grad)[0].detach(), rtol=1e-4, atol=1e-5)
+
+
+def test_a_walk_of_many_passes_is_announced(model, tokenizer, monkeypatch):
+    monkeypatch.setattr("fringe.explanations._call.attribute", lambda *_, **__: pytest.skip("reached"))
+    message = r"fringe takes up to 19,000 passes for each token of an answer; method='captum:occlusion' takes one"
+    with pytest.warns(UserWarning, match=message), pytest.raises(pytest.skip.Exception):
+        explain(model, tokenizer, PROMPT, method="fringe")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for few in (fringe.FRInGe(max_steps=3), "ig"):
+            with pytest.raises(pytest.skip.Exception):
+                explain(model, tokenizer, PROMPT, method=few)
+
+
 def test_the_page_of_an_answer_has_its_words_and_tokens(model, tokenizer, tmp_path):
     result = explain(model, tokenizer, PROMPTS, generate=2, probe=True)
     text = write_page(result, tmp_path / "page.html", row=3).read_text()
@@ -302,6 +346,7 @@ def test_the_page_of_an_answer_has_its_words_and_tokens(model, tokenizer, tmp_pa
     for word in PROMPTS[1].split():
         assert f"<span>{word}</span>" in text
     assert 'value="1" checked' in text
+    assert text.count('"unit":" (nats)"') == 2
     with pytest.raises(InputError, match="got 4 for 4 inputs"):
         write_page(result, tmp_path / "page.html", row=4)
 

@@ -1,5 +1,7 @@
 """Similarities of texts and images: closed forms, completeness, and towers of transformers and open_clip."""
 
+import re
+
 import pytest
 import torch
 from text_toys import make_tokenizer
@@ -45,7 +47,7 @@ def test_logits_are_scaled_cosines_of_mean_states_and_a_batch_equals_single_text
     assert float(walked.diagnostics["endpoint_kl"].max()) < 0.1  # nats: towards prompts that are equally similar
 
 
-def test_a_single_other_has_the_similarity_itself_as_its_score(encoder):
+def test_a_single_other_has_the_similarity_itself_as_its_score(encoder, tmp_path):
     net = fringe.Similarity(encoder, OTHERS[0], tokenizer=make_tokenizer())
     result = fringe.explain(net, TEXTS, tokenizer=make_tokenizer(), method="ig", target=0, probe=False)
     expected = [float(cosine_similarity(embedding(encoder, t), embedding(encoder, OTHERS[0]))) for t in TEXTS]
@@ -53,6 +55,17 @@ def test_a_single_other_has_the_similarity_itself_as_its_score(encoder):
     assert result.context.class_names == (OTHERS[0], "unrelated")
     gaps = result.values.flatten(1).double().sum(1) - (result.score - result.endpoint_score).double()
     assert gaps.abs().max() < 0.02
+    # the softmax of a cosine and of zero is no probability
+    assert result.context.probabilities.isnan().all()
+    assert result.context.unit == "cosine"
+    assert "%" not in repr(result).partition(OTHERS[0])[2].partition(",")[0]
+    fringe.write_page(result, tmp_path / "page.html")
+    page = (tmp_path / "page.html").read_text(encoding="utf-8")
+    assert re.search(rf'gives it a score of\s*<strong id="chance">{expected[0]:.3f} \(cosine\)</strong>', page)
+    scaled = fringe.Similarity(encoder, OTHERS, tokenizer=make_tokenizer(), scale=20.0)
+    several = fringe.explain(scaled, TEXTS[0], tokenizer=make_tokenizer(), method="ig", probe=False)
+    assert several.context.unit == "cosine × 20"
+    assert several.context.probabilities.isfinite().all()
 
 
 def test_images_are_compared_with_images_in_closed_form():

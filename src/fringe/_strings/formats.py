@@ -52,14 +52,6 @@ def number(
     return ("+" * (signed and value > 0) + text).replace("-", "−")
 
 
-def with_spread(value: float | None, half: float, decimals: int | None = None) -> str:
-    """Return ``0.597 ± 0.015``; without the second half if it is not finite."""
-    text = number(value, decimals)
-    if value is None or not math.isfinite(value) or not math.isfinite(half):
-        return text
-    return f"{text} ± {number(half, decimals, scientific='×' in text)}"
-
-
 def with_interval(value: float | None, low: float | None, high: float | None, decimals: int | None = None) -> str:
     """Return ``0.325 [0.301, 0.350]``; without the interval if there is none."""
     text = number(value, decimals)
@@ -72,11 +64,11 @@ def decimals_for(spreads: Iterable[tuple[float, float]]) -> int:
     """Return how many decimals a column of numbers needs.
 
     Args:
-        spreads: Each number and what stands behind its ±.
+        spreads: Each number and half the width of its interval.
 
     Returns:
-        The fewest decimals, of three to six, with which no spread is printed as zero, except those that six show as
-        zero, too, such as rounding, or that belong to a number printed as a power of ten.
+        The fewest decimals, of three to six, with which no half of a width is printed as zero, except those that six
+        show as zero, too, such as rounding, or that belong to a number printed as a power of ten.
     """
     fewest, most = _DECIMALS
     widths = [half for value, half in spreads if math.isfinite(value) and abs(value) < _LARGE and math.isfinite(half)]

@@ -15,6 +15,8 @@ Report = Callable[..., None]
 #: Seconds between two drawings, and between two lines where standard error is no terminal, such as the log of a job.
 REFRESH, LOG_EVERY = 0.1, 30.0
 
+#: The level of messages that the command line prints, too: of work that takes minutes.
+NOTE = 25
 #: Messages of the library: what it does by itself, such as halving a batch. ``logging`` shows them; nothing is printed.
 log = logging.getLogger("fringe")
 log.addHandler(logging.NullHandler())

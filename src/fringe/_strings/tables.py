@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from fringe._strings.formats import escape_latex, escape_markdown, percent, printable, with_interval, with_spread
+from fringe._strings.formats import escape_latex, escape_markdown, percent, printable, with_interval
 from fringe.errors import InputError, install_hint, require_choice
 
 #: Letters in a line where no terminal says how many it shows.
@@ -32,7 +32,6 @@ class Cell:
         value: A text, a number, a yes or no, or None for nothing.
         decimals: Decimals of a number; None for three significant digits.
         share: Whether the number is a share, which is printed in percent.
-        half: What stands behind its ±.
         ends: The ends of its interval.
         style: What it is among the others.
         mark: Signs that are raised behind it.
@@ -43,7 +42,6 @@ class Cell:
     value: str | float | bool | None
     decimals: int | None = None
     share: bool = False
-    half: float = math.nan
     ends: tuple[float | None, float | None] = (None, None)
     style: Style = ""
     mark: str = ""
@@ -63,8 +61,6 @@ class Cell:
             return self.value
         if self.share:
             return percent(self.value, 1 if self.decimals is None else self.decimals)
-        if math.isfinite(self.half):
-            return with_spread(self.value, self.half, self.decimals)
         return with_interval(self.value, *self.ends, self.decimals)
 
     @property
@@ -124,7 +120,7 @@ class Table:
         for index, name in enumerate(self.columns):
             column = [row[index] for row in cells]
             # marks and intervals stand at the end, so that decimals of one number each stand below each other
-            more = any(cell.mark or {"±", "["} & set(cell.text) for cell in column)
+            more = any(cell.mark or "[" in cell.text for cell in column)
             short = numeric[index] and not more
             grid.add_column(name, justify="right" if short else "left", no_wrap=short, overflow="fold")
         for index, row in enumerate(cells):
@@ -192,11 +188,13 @@ def _markdown(cell: Cell) -> str:
 
 
 def _latex(cell: Cell) -> str:
-    text, mark, note = map(escape_latex, (cell.text, cell.mark, cell.note))
+    value, bracket, ends = cell.text.partition(" [") if cell.is_number else (cell.text, "", "")
+    text, mark, note = map(escape_latex, (value, cell.mark, cell.note))
     bold = {"best": rf"\textbf{{\underline{{{text}}}}}", "near": rf"\textbf{{{text}}}"}.get(cell.style, text)
     if not cell.is_number:
         return rf"\makecell{{{bold}\\({note})}}" if note else bold
-    return bold + (rf"\textsuperscript{{{mark}}}" if mark else "") + (rf"\textsubscript{{{note}}}" if note else "")
+    text = bold + (rf"\textsuperscript{{{mark}}}" if mark else "") + (rf"\textsubscript{{{note}}}" if note else "")
+    return rf"\makecell{{{text}\\{{\tiny[{escape_latex(ends)}}}}}" if bracket else text  # below: columns are narrow
 
 
 FrameLibrary = Literal["pandas", "polars"]

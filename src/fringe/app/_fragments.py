@@ -1,16 +1,12 @@
 """HTML fragments of the app. Text from files, models and errors is escaped."""
 
-import math
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
-
 from fringe._strings.html import fragment, policy_hash
 from fringe._strings.tables import Table
-from fringe.evaluation import Comparison, MethodResult, is_rival, score_table, summarise, tidy
-from fringe.metrics import best_of
+from fringe.evaluation import Comparison, MethodResult
 from fringe.plots import overlay, png_of
 
 #: Added to the page in the frame: a policy of its own, and a script that reports its height to the app.
@@ -59,21 +55,8 @@ def _picture(row: MethodResult, image: Any) -> bytes:
 
 def _table(comparison: Comparison, titles: Mapping[str, str]) -> Table:
     """Table with a row per method, then per control map, and a column per score."""
-    entries = summarise(tidy(comparison), comparison.metrics)
-    for label, metric in comparison.metrics.items():
-        column = [entry for entry in entries if entry["metric"] == label]
-        for entry in column:
-            if entry["control"] or not math.isfinite(entry["mean"]):
-                continue
-            score = np.array([entry["mean"]])
-            others = {one["method"]: one["mean"] for one in column if one["control"]}
-            rivals = [mean for name, mean in others.items() if is_rival(entry["method"], name, score, np.array([mean]))]
-            bound = best_of(rivals, metric.direction)
-            if bound is not None:  # one image has no test
-                entry["better_than_controls"] = best_of([entry["mean"], bound], metric.direction) != bound
-    names = {row.label: titles.get(row.label, row.label) for row in comparison.rows}
-    entries = [{**entry, "method": names[entry["method"]]} for entry in entries]
-    table = score_table(entries, comparison.metrics, dict.fromkeys(names.values(), ()), ())
+    scores = replace(comparison.tidy_scores, by_value=True)  # one image has no test
+    table = scores.printed({row.label: () for row in comparison.rows}, (), titles)
     titles_of = {label: f"{m.title}{', with zeros' * (':' in label)}" for label, m in comparison.metrics.items()}
     columns = ("map", *(f"{titles_of[label]} ({m.direction} is better)" for label, m in comparison.metrics.items()))
     return replace(table, columns=columns, title="Scores")

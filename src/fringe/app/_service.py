@@ -15,7 +15,6 @@ import numpy as np
 from PIL import Image
 
 from fringe._files.disk import write_atomic
-from fringe._strings.formats import to_csv
 from fringe._strings.names import split_label
 from fringe.app._fragments import comparison_html, page_frame
 from fringe.app._jobs import Job, Jobs, Show, StoppedError
@@ -25,7 +24,7 @@ from fringe.classifier import Classifier
 from fringe.data import PHOTOS, SOURCE, find_inputs, open_image
 from fringe.detection import LEAST, Detector, as_detector
 from fringe.errors import FringeError, ImageError, InputError, is_machine_error, warn_caller
-from fringe.evaluation import Comparison, compare, tidy
+from fringe.evaluation import Comparison, compare
 from fringe.explanations import explain
 from fringe.metrics import ROAD, Insertion, Metric, OcclusionAgreement, SignedInsertion
 from fringe.models import EFFICIENTNET, LoadedModel, load_model, resolve_device
@@ -257,9 +256,7 @@ def _write_compared(folder: Path, comparison: Comparison, titles: Mapping[str, s
     arrays: dict[str, Any] = {label.replace(":", "-"): values for label, values in maps.items()}
     inputs, target = context.inputs[0].numpy(), comparison.target[0].numpy()
     np.savez_compressed(folder / f"{name}.npz", **arrays, input=inputs, target=target)
-    columns = ("method", "control", "metric", "image", "score", "flags")
-    rows = [{**row, "flags": ";".join(row["flags"])} for row in tidy(comparison)]
-    (folder / f"{name}.csv").write_text(to_csv(rows, columns), encoding="utf-8")
+    (folder / f"{name}.csv").write_text(comparison.tidy_scores.csv(), encoding="utf-8")
     comparison.plot().savefig(folder / f"{name}.png")
     files = tuple(folder / f"{name}{suffix}" for suffix in (".csv", ".npz", ".png"))
     return Result(comparison_html(comparison, titles), files)

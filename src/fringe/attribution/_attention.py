@@ -68,14 +68,12 @@ class _AttentionMap(Attributor):
         if they were the last ones."""
 
     def attribute(self, problem: Problem) -> Attribution:
-        model = problem.model
-        with model.session(problem.inputs.device):
-            blocks = self._blocks(problem)
+        blocks = self._blocks(problem)
 
-            def of_part(rows: Tensor) -> Tensor:
-                return self._of_part(problem.select(rows), blocks)
+        def of_part(rows: Tensor) -> Tensor:
+            return self._of_part(problem.select(rows), blocks)
 
-            relevance = model.batch_size.map(of_part, problem.every_row)
+        relevance = problem.model.batch_size.map(of_part, problem.every_row)
         # an axis of channels of two, as one channel alone is no token
         maps = cast(Tensor, in_space(relevance[..., None].expand(-1, -1, 2), problem.inputs))[:, :1]
         names = [layer_name(problem, block) for block in (blocks[0], blocks[-1])]

@@ -51,6 +51,7 @@ class Context:
         parts: Which part (B, 4) of its photograph an input shows, likewise; None: the inputs are the photographs.
         classes: Names (B, C) of the classes of each input, where they differ: candidates for the next token.
         prompts: Names (B) of the prompts of a language model, one of whose next tokens is explained.
+        unit: What the explained score is measured in, if it is known.
 
     Raises:
         InputError: If the numbers of inputs, names and probabilities differ.
@@ -69,6 +70,7 @@ class Context:
     parts: Tensor | None = None
     classes: tuple[tuple[str, ...], ...] = ()
     prompts: tuple[str, ...] = ()
+    unit: str = ""
 
     def __post_init__(self) -> None:
         sizes = {"probabilities": len(self.probabilities), "ids": len(self.ids)}

@@ -543,7 +543,10 @@ class AttnLRP(_RelevancePropagation):
 
     def _explainer(self, problem: Problem) -> Explain:
         require_package(self)
+        from fringe.models import import_transformers
+
         network = network_of(problem.model, self.label)
+        import_transformers()  # which lxt imports, and which may find a torchvision of another build than torch
         try:
             known: Mapping[Any, Mapping[Any, Any]] = importlib.import_module("lxt.efficient.models").DEFAULT_MAP
         except ImportError as error:

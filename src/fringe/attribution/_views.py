@@ -2,6 +2,7 @@
 
 import importlib
 import itertools
+import math
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -418,8 +419,8 @@ class Views:
 
     def _classes_text(self, row: int) -> str:
         classes, label = self.target[row].flatten().tolist(), self.labels(row)[0]
-        if self.context is not None and self.context.probabilities.shape[1] > 1:
-            label = f"{label} ({percent(float(self.context.probabilities[row, classes[0]]))})"
+        chance = math.nan if self.context is None else float(self.context.probabilities[row, classes[0]])
+        label = f"{label} ({percent(chance)})" if math.isfinite(chance) else label
         return label + (f", first of {len(classes)} classes" if len(classes) > 1 else "")
 
     def labels(self, row: int) -> tuple[str, ...]:

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fringe._strings.formats import counted, first_paragraph, plain, to_csv, to_json
+from fringe._strings.formats import counted, first_paragraph, plain, to_json
 from fringe._strings.html import html_page
 from fringe._strings.progress import Progress, Report
 from fringe._strings.tables import Cell, Row, Table
@@ -45,16 +45,13 @@ from fringe.evaluation import (
     RESAMPLES,
     Comparison,
     MethodResult,
+    TidyScores,
     Validity,
-    conclusions_of,
     degraded_passes,
     degraded_scores,
     grid_row,
     judge_metrics,
     metric_labels,
-    score_table,
-    summarise,
-    tidy,
     validity_table,
 )
 from fringe.explanations import CompareSpec, Failure, ImageRun, Prepared
@@ -63,7 +60,6 @@ from fringe.metrics import EvaluationContext, Metric, Scores
 
 FIGURE, SCORES, INDEX = "compare.png", "scores.csv", "index.html"
 VALIDITY, AGREEMENT = "validity.json", "agreement.png"
-COLUMNS = ("method", "control", "metric", "image", "score", "flags")
 #: Images, and numbers of input, of one task.
 BATCH_IMAGES, BATCH_NUMBERS = 64, 10_000_000
 
@@ -88,8 +84,8 @@ class ImageComparison(ImageRun[CompareSpec]):
         self._count, refused = len(self.refs), {failure.source for failure in self.missing}
         self._data = tuple(text for text in inputs if text not in refused)
         self._default_references = self.refs if len(self.refs) > 1 else ()
-        self._scores, self._costs, self._images = list[dict[str, Any]](), list[dict[str, Any]](), list[dict[str, Any]]()
-        self._refused, self._clusters = list[dict[str, Any]](), None
+        self._scores, self._images = TidyScores((), {}), list[dict[str, Any]]()
+        self._costs, self._refused = list[dict[str, Any]](), list[dict[str, Any]]()
         self._pictures: dict[str, bytes] = {}
 
     @property
@@ -105,7 +101,7 @@ class ImageComparison(ImageRun[CompareSpec]):
 
     def describe(self) -> Sequence[str | Table]:
         """Return a table of methods by metrics, for people; nothing if no image was compared."""
-        return describe_comparison(self.document, self.plan.metrics) if self.done else ()
+        return self._described() if self.done else ()
 
     def _check(self) -> None:
         """Refuse what would fail for every image, before the folder becomes a run."""
@@ -217,7 +213,7 @@ class ImageComparison(ImageRun[CompareSpec]):
     def _add_scores(self, stored: "_Stored", at: Sequence[int], settings: Mapping[str, Any]) -> None:
         self.done, self.left = len(at), bool(stored.left)
         compared = stored.comparison(self.plan, at)
-        self._scores, self._clusters = tidy(compared), compared.clusters
+        self._scores = compared.tidy_scores
         self._costs = [_cost(row, settings.get(row.label)) for row in compared.rows if at]
         self._refused += [
             {"method": row.label, "metric": metric, "reason": reason.removeprefix(f"metric {metric}: "), "images": n}
@@ -281,9 +277,33 @@ class ImageComparison(ImageRun[CompareSpec]):
             path=any(one["label"] == "diffusion" for one in document["methods"]),
         )
 
+    def _described(self) -> list[str | Table]:
+        """A table of methods by metrics: means or medians with their intervals, controls below a rule; then what is
+        known of the metrics."""
+        flags, flagged = Counter[str](), Counter[str]()
+        for row in self._scores.rows:
+            flags.update(row["flags"])
+            flagged[row["method"]] += bool(row["flags"])
+        costs = dict[str, Row]()
+        for one in self._costs:
+            label, images, passes = one["label"], max(one["images"], 1), sum(one["passes"].values())
+            seconds = Cell(one["seconds"] / images if passes else None, 2)
+            costs[label] = (self._scores.table.count(label), flagged[label], Cell(round(passes / images), 0), seconds)
+        table = self._scores.printed(costs, ("n", "flagged", "passes", "seconds"))
+        table = replace(table, notes=[*self._scores.conclusions, *table.notes])
+        medians = sorted(label.replace("_", " ") for label, m in self.plan.metrics.items() if m.aggregate == "median")
+        summary = f"mean (median for {', '.join(medians)})" if medians else "mean"
+        many = any(score.estimate.n > 1 for score in self._scores.table.cells.values())
+        one, plural, drawn = ("box", "boxes", "photographs") if self.found else ("image", "images", "images")
+        shown = f"{summary} [95% bootstrap interval over {drawn}]" if many else f"the score of the {one}"
+        legend = f"{shown}; n: {plural} with a score; passes and seconds: of one {one}'s map"
+        counts = f"\nflagged scores: {', '.join(f'{name} {count}' for name, count in flags.items())}" if flags else ""
+        known = [] if self.validity is None else [validity_table(plain(self.validity.record())["metrics"])]
+        return [table, f"{legend}{counts}", *known]
+
     def _judge(self, degraded: Sequence[Mapping[str, Any]]) -> None:
         """Write what is known of the metrics, with a figure of how alike they are."""
-        self.validity = judge_metrics(self._scores, degraded, self.plan.metrics, self.spec.seed)
+        self.validity = judge_metrics(self._scores.rows, degraded, self.plan.metrics, self.spec.seed)
         document = {"model": self.loaded.label, "images": self.done, **plain(self.validity.record())}
         self.folder.attempt(VALIDITY, to_json(document))
         if self.validity.agreement is not None:
@@ -291,7 +311,7 @@ class ImageComparison(ImageRun[CompareSpec]):
 
     def _write_summary(self, *, complete: bool) -> None:
         metrics, words = self.plan.metrics, ("title", "direction", "unit", "space")
-        self.folder.attempt(SCORES, scores_csv(self._scores))
+        self.folder.attempt(SCORES, self._scores.csv())
         counts = {"inputs": self.done + len(self.failures), "compared": self.done, "failed": len(self.failures)}
         self.write_document(
             {
@@ -312,8 +332,8 @@ class ImageComparison(ImageRun[CompareSpec]):
                     "level": LEVEL,
                     "resamples": RESAMPLES,
                 },
-                "table": plain(summarise(self._scores, metrics, self.spec.seed, self._clusters)),
-                "conclusions": conclusions_of(self._scores, metrics, self.spec.seed, self._clusters),
+                "table": plain(self._scores.entries()),
+                "conclusions": self._scores.conclusions,
                 **({} if self.validity is None else {"validity": plain(self.validity.record())}),
                 "images": [*self._images, *(failure.entry() for failure in self.failures)],
             }
@@ -419,42 +439,3 @@ class _Stored:
         known = [maps[digest].values for digest in digests if digest in maps]
         values = [maps[one].values if one in maps else torch.full_like(known[0], torch.nan) for one in digests if known]
         return torch.stack(values) if values else None
-
-
-def scores_csv(rows: Sequence[Mapping[str, Any]]) -> str:
-    """One line per method, metric and image; a missing score is empty, flags have semicolons between them."""
-    lines = [{**row, "control": str(row["control"]).lower(), "flags": ";".join(row["flags"])} for row in rows]
-    return to_csv(lines, COLUMNS)
-
-
-def describe_comparison(document: Mapping[str, Any], metrics: Mapping[str, Metric]) -> list[str | Table]:
-    """A table of methods by metrics: means or medians with their intervals, controls below a rule; then what is
-    known of the metrics."""
-    entries: dict[str, list[Mapping[str, Any]]] = {}
-    for entry in document["table"]:
-        entries.setdefault(entry["method"], []).append(entry)
-    costs = {method["label"]: _costs(method, entries[method["label"]]) for method in document["methods"]}
-    table = score_table(document["table"], metrics, costs, ("n", "flagged", "passes", "seconds"))
-    table = replace(table, notes=[*document["conclusions"], *table.notes])
-    flags = Counter[str]()
-    for entry in document["table"]:
-        flags.update(entry["flags"])
-    medians = sorted({e["metric"].replace("_", " ") for e in document["table"] if e["summary"] == "median"})
-    summary = f"mean (median for {', '.join(medians)})" if medians else "mean"
-    many = any(entry["n"] > 1 for entry in document["table"])
-    one, drawn = ("box", "photographs") if any("clusters" in e for e in document["table"]) else ("image", "images")
-    shown = f"{summary} [95% bootstrap interval over {drawn}]" if many else f"the score of the {one}"
-    legend = f"{shown}; n: {'boxes' if one == 'box' else 'images'} with a score; passes and seconds: of one"
-    counts = f"\nflagged scores: {', '.join(f'{name} {count}' for name, count in flags.items())}" if flags else ""
-    parts = [table, f"{legend} {one}'s map{counts}"]
-    return parts + ([validity_table(document["validity"]["metrics"])] if "validity" in document else [])
-
-
-def _costs(method: Mapping[str, Any], entries: Sequence[Mapping[str, Any]]) -> Row:
-    """How many images have a score, how many scores are flagged, and the passes and seconds of one map."""
-    counts = sorted({entry["n"] for entry in entries if entry["n"]}) or [0]
-    flagged, passes = sum(entry["flagged"] for entry in entries), sum(method["passes"].values())
-    images = max(method["images"], 1)
-    cost = (Cell(round(passes / images), 0), Cell(method["seconds"] / images, 2)) if passes else ("", "")
-    n = counts[0] if len(counts) == 1 else f"{counts[0]}–{counts[-1]}"
-    return (n, flagged or "", *cost)

@@ -2,6 +2,7 @@
 
 import contextlib
 import importlib.util
+import logging
 import re
 import sys
 import warnings
@@ -13,6 +14,7 @@ import typer
 
 from fringe._files.process import Interrupted, check_interrupt, interruptible
 from fringe._strings.formats import printable
+from fringe._strings.progress import NOTE, log
 from fringe._strings.progress import Progress as Progress
 from fringe._strings.tables import Table
 from fringe.errors import (
@@ -199,14 +201,23 @@ def show(parts: Iterable[str | Table]) -> None:
 
 @contextlib.contextmanager
 def _short_warnings() -> Generator[None]:
-    """Print warnings as one line each, without the source line that raised them."""
+    """Print warnings as one line each, without the source line that raised them, and what the log says of long work."""
 
     def show(message: Warning | str, *_: Any, **__: Any) -> None:
         warn(f"warning: {' '.join(str(message).split())}")
 
     with warnings.catch_warnings():
         warnings.showwarning = show
-        yield
+        handler = logging.Handler(NOTE)
+        handler.emit = lambda record: warn(record.getMessage())
+        level = log.level
+        log.addHandler(handler)
+        log.setLevel(min(level or NOTE, NOTE))
+        try:
+            yield
+        finally:
+            log.removeHandler(handler)
+            log.setLevel(level)
 
 
 def describe_excess(work: Sequence[tuple[str, float, float]]) -> str | None:

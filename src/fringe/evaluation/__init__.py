@@ -4,12 +4,10 @@ from fringe.evaluation._comparison import (
     DRAWN_CONTROL,
     METRIC_REFUSED,
     Comparison,
+    TidyScores,
     compare,
-    conclusions_of,
     grid_row,
     metric_labels,
-    score_table,
-    summarise,
     tidy,
 )
 from fringe.evaluation._conclusions import conclude, variants_of
@@ -36,7 +34,6 @@ from fringe.evaluation._statistics import (
     ControlTest,
     Difference,
     Estimate,
-    Summary,
     compare_with_controls,
     estimate,
     estimate_all,
@@ -45,9 +42,9 @@ from fringe.evaluation._statistics import (
     is_rival,
     paired,
     paired_all,
-    summary,
     too_few,
 )
+from fringe.evaluation._summary import Score, ScoreTable, method_cell
 from fringe.evaluation._validity import (
     LEAST,
     SHARES,

@@ -4,8 +4,9 @@ table and picture."""
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -14,7 +15,7 @@ from torch import Tensor
 from fringe._network.arguments import explained_inputs
 from fringe._numbers.rng import KeyedGenerator
 from fringe._strings.class_names import ClassNames
-from fringe._strings.formats import counted, decimals_for
+from fringe._strings.formats import counted, to_csv
 from fringe._strings.names import hint_unknown, unique
 from fringe._strings.progress import shown
 from fringe._strings.tables import Cell, FrameLibrary, Table, make_frame
@@ -25,13 +26,7 @@ from fringe.detection import Boxes, is_detector
 from fringe.errors import InputError, TargetError
 from fringe.evaluation._conclusions import conclude, variants_of
 from fringe.evaluation._evaluator import Evaluator, MethodResult, Methods, Progress, parse_methods
-from fringe.evaluation._statistics import (
-    NOT_BETTER,
-    NOT_BETTER_MEANS,
-    Summary,
-    summary,
-    too_few,
-)
+from fringe.evaluation._summary import ScoreTable, method_cell
 from fringe.inputs import ModelInputs, Request, image_inputs, image_scale, open_model
 from fringe.metrics import (
     ARROW,
@@ -41,7 +36,6 @@ from fringe.metrics import (
     Direction,
     EvaluationContext,
     Metric,
-    best_of,
     get_metric,
 )
 from fringe.models import LoadedModel, Preprocessing
@@ -102,6 +96,11 @@ class Comparison:
         picture = None if isinstance(self._drawable(), str) else png_of(self.plot(), dpi=90)
         return render("comparison", count=self._count(), table=self._table(), picture=picture)
 
+    @cached_property
+    def tidy_scores(self) -> TidyScores:
+        """The scores, and all that follows from them."""
+        return TidyScores(tidy(self), self.metrics, self.seed, self.clusters)
+
     def conclusions(self) -> list[str]:
         """Say what the scores show.
 
@@ -109,7 +108,7 @@ class Comparison:
             At most four sentences: which method is better than all others and all controls, and in which scores; where
             a control is level with the best; whether the reference decides; what more images would show.
         """
-        return conclusions_of(tidy(self), self.metrics, self.seed, self.clusters)
+        return self.tidy_scores.conclusions
 
     def reasons(self) -> list[str]:
         """List why scores are missing.
@@ -170,12 +169,11 @@ class Comparison:
 
     def _table(self) -> Table:
         """The summary of each metric for each method; the passes are of one image."""
-        entries = summarise(tidy(self), self.metrics, self.seed, self.clusters)
         passes = {
             row.label: [Cell(round((row.passes.forward + row.passes.jvp + row.passes.vjp) / len(self)), 0)]
             for row in self.rows
         }
-        table = score_table(entries, self.metrics, passes, ["passes"])
+        table = self.tidy_scores.printed(passes, ["passes"])
         title = f"Scores of {self._count()}"
         return replace(table, title=title, notes=[*self.conclusions(), *table.notes, *self.reasons()])
 
@@ -247,129 +245,102 @@ def tidy(comparison: Comparison) -> list[dict[str, Any]]:
     return rows
 
 
-def summarise(
-    rows: Sequence[dict[str, Any]], metrics: Mapping[str, Metric], seed: int = 0, clusters: Sequence[str] | None = None
-) -> list[dict[str, Any]]:
-    """One plain dict a method and metric of tidy ``rows``, in their order: :class:`Estimate` over the images that have
-    a score, of how many ``images``, how many scores are ``flagged``, and how often each flag is up in ``flags``.
-    ``better_than_controls`` says whether a method is better than every control (:func:`compare_with_controls`); it is
-    None for a control and where nothing was tested, and ``control`` whether it is one. ``metrics`` are a comparison's,
-    by label: they say whether the mean or the median is the summary. ``clusters`` are names of groups of the images, in
-    their order, such as the boxes of a photograph: intervals and tests draw whole groups, of which there are so many
-    ``clusters``."""
-    groups = _grouped(rows)
-    summaries, _ = _summaries(groups, metrics, seed, clusters)
-    more = {} if clusters is None else {"clusters": len({*clusters})}
-    return [
-        {
-            "method": method,
-            "control": group[0]["control"],
-            "metric": metric,
-            **asdict(summaries[method, metric].estimate),
-            "images": len(group),
-            **more,
-            "better_than_controls": None if (test := summaries[method, metric].test) is None else test.better,
-            "flagged": sum(bool(row["flags"]) for row in group),
-            "flags": dict(Counter(flag for row in group for flag in row["flags"])),
-        }
-        for (method, metric), group in groups.items()
-    ]
+@dataclass(frozen=True)
+class TidyScores:
+    """Tidy ``rows`` of a comparison, the ``metrics`` by label, and the table of scores that they are.
 
-
-def _grouped(rows: Sequence[dict[str, Any]]) -> dict[tuple[str, str], list[dict[str, Any]]]:
-    """Tidy rows by method and metric."""
-    groups: dict[tuple[str, str], list[dict[str, Any]]] = {}
-    for row in rows:
-        groups.setdefault((row["method"], row["metric"]), []).append(row)
-    return groups
-
-
-def conclusions_of(
-    rows: Sequence[dict[str, Any]], metrics: Mapping[str, Metric], seed: int = 0, clusters: Sequence[str] | None = None
-) -> list[str]:
-    """The conclusions (:func:`conclude`) from tidy ``rows``; arguments as of :func:`summarise`."""
-    return _summaries(_grouped(rows), metrics, seed, clusters)[1]
-
-
-def _summaries(
-    groups: Mapping[tuple[str, str], Sequence[dict[str, Any]]],
-    metrics: Mapping[str, Metric],
-    seed: int,
-    clusters: Sequence[str] | None,
-) -> tuple[dict[tuple[str, str], Summary], list[str]]:
-    """The summaries of grouped rows, and the conclusions from them."""
-    scores = {key: [row["score"] for row in group] for key, group in groups.items()}
-    controls = list(dict.fromkeys(method for (method, _), group in groups.items() if group[0]["control"]))
-    words: dict[str, tuple[Direction, Aggregate]] = {k: (m.direction, m.aggregate) for k, m in metrics.items()}
-    shared = {label: {"clusters": clusters} for label in metrics}
-    summaries = summary(scores, controls, words, seed, shared)
-    variants = variants_of({label: metric.record() for label, metric in metrics.items()})
-    return summaries, conclude(scores, summaries, controls, words, seed, variants=variants, groups=shared)
-
-
-def score_table(
-    entries: Iterable[Mapping[str, Any]],
-    metrics: Mapping[str, Metric],
-    costs: Mapping[str, Sequence[Any]],
-    names: Sequence[str],
-) -> Table:
-    """Make a table of methods by metrics.
-
-    Args:
-        entries: Summaries, as of :func:`summarise`.
-        metrics: Metrics by label.
-        costs: Further cells of each method, in the order of the rows.
-        names: Headers of these.
-
-    Returns:
-        Means or medians with their intervals, and the controls below a rule. The best of the methods is marked if it
-        is shown to be better than every control, or if there is none.
+    ``clusters`` are names of groups of the images, in their order, such as the boxes of a photograph: intervals and
+    tests draw whole groups. ``by_value`` is that of :class:`ScoreTable`.
     """
-    known = {(entry["method"], entry["metric"]): entry for entry in entries}
-    columns = [_column([known[method, label] for method in costs], metric) for label, metric in metrics.items()]
-    is_control = {method: entry["control"] for (method, _), entry in known.items()}
-    rows = [
-        (Cell(method, note="control" * is_control[method]), *(column[index] for column in columns), *more)
-        for index, (method, more) in enumerate(costs.items())
-    ]
-    methods = sum(not is_control[method] for method in costs)
-    notes = [NOT_BETTER_MEANS] * any(cell.mark for column in columns for cell in column)
-    tested = [one for (_, label), one in known.items() if not one["control"] and metrics[label].direction != "none"]
-    if len(tested) < len(known) and all(one["better_than_controls"] is None for one in tested):
-        noun = "photograph" if any("clusters" in one for one in tested) else "image"
-        notes += too_few(max((one.get("clusters", one["n"]) for one in tested), default=0), len(tested), noun)
-    for label in metrics:
-        ones = [entry for (_, name), entry in known.items() if name == label]
-        flags = sorted({flag for entry in ones for flag in entry["flags"]})
-        if METRIC_REFUSED not in flags and not any(entry["n"] for entry in ones):
-            why = ", ".join(flags).replace("_", " ") or "not defined for these maps"
-            notes.append(f"metric {label}: no score ({why})")
-    titles = (f"{label.replace('_', ' ')} {ARROW[metric.direction]}".strip() for label, metric in metrics.items())
-    return Table(("method", *titles, *names), rows, rules=(methods - 1,) * (0 < methods < len(rows)), notes=notes)
 
+    rows: Sequence[Mapping[str, Any]]
+    metrics: Mapping[str, Metric]
+    seed: int = 0
+    clusters: Sequence[str] | None = None
+    by_value: bool = False
 
-def _column(entries: Sequence[Mapping[str, Any]], metric: Metric) -> list[Cell]:
-    """The summaries of one metric as cells."""
-    values = [entry[entry["summary"]] for entry in entries]
-    best = best_of(
-        [value for value, entry in zip(values, entries, strict=True) if not entry["control"]], metric.direction
-    )
-    ends = [(entry["low"], entry["high"]) for entry in entries]
-    spreads = [(value, (high - low) / 2) for value, (low, high) in zip(values, ends, strict=True) if low is not None]
-    decimals = decimals_for(spreads)
-    has_controls = any(entry["control"] for entry in entries)
-    first = best_of(values, metric.direction)  # of the controls, too
-    return [
-        Cell(
-            value,
-            decimals,
-            ends=(entry["low"], entry["high"]),
-            style="best" if best is not None and value == best == first and is_shown else "",
-            mark=NOT_BETTER * (entry["better_than_controls"] is False),
-        )
-        for value, entry in zip(values, entries, strict=True)
-        for is_shown in [not entry["control"] and bool(entry["better_than_controls"] or not has_controls)]
-    ]
+    @cached_property
+    def groups(self) -> dict[tuple[str, str], list[Mapping[str, Any]]]:
+        """The rows by method and metric."""
+        groups = dict[tuple[str, str], list[Mapping[str, Any]]]()
+        for row in self.rows:
+            groups.setdefault((row["method"], row["metric"]), []).append(row)
+        return groups
+
+    @cached_property
+    def table(self) -> ScoreTable:
+        """The scores, and all that follows from them."""
+        scores = {key: [row["score"] for row in group] for key, group in self.groups.items()}
+        controls = list(dict.fromkeys(method for (method, _), group in self.groups.items() if group[0]["control"]))
+        words: dict[str, tuple[Direction, Aggregate]] = {k: (m.direction, m.aggregate) for k, m in self.metrics.items()}
+        shared = {label: {"clusters": self.clusters} for label in self.metrics}
+        return ScoreTable(scores, controls, words, self.seed, shared, by_value=self.by_value)
+
+    @cached_property
+    def conclusions(self) -> list[str]:
+        """What the scores show (:func:`conclude`)."""
+        return conclude(self.table, variants=variants_of({k: metric.record() for k, metric in self.metrics.items()}))
+
+    def entries(self) -> list[dict[str, Any]]:
+        """One plain dict a method and metric, in the order of the rows: :class:`Estimate` over the images that have a
+        score, of how many ``images``, and ``clusters`` if there are any; how many scores are ``flagged``, and how often
+        each flag is up in ``flags``. ``control`` says whether it is one, and ``better_than_controls`` whether a method
+        is better than every control (:func:`compare_with_controls`): None for a control and where nothing was
+        tested."""
+        more = {} if self.clusters is None else {"clusters": len({*self.clusters})}
+        return [
+            {
+                "method": method,
+                "control": group[0]["control"],
+                "metric": metric,
+                **asdict(self.table.cells[method, metric].estimate),
+                "images": len(group),
+                **more,
+                "better_than_controls": self.table.cells[method, metric].better,
+                "flagged": sum(bool(row["flags"]) for row in group),
+                "flags": dict(Counter(flag for row in group for flag in row["flags"])),
+            }
+            for (method, metric), group in self.groups.items()
+        ]
+
+    def csv(self) -> str:
+        """One line per method, metric and image; a missing score is empty, flags have semicolons between them."""
+        lines = [{**row, "control": str(row["control"]).lower(), "flags": ";".join(row["flags"])} for row in self.rows]
+        return to_csv(lines, ("method", "control", "metric", "image", "score", "flags"))
+
+    def printed(
+        self, costs: Mapping[str, Sequence[Any]], names: Sequence[str], titles: Mapping[str, str] | None = None
+    ) -> Table:
+        """Make a table of methods by metrics.
+
+        Args:
+            costs: Further cells of each method, in the order of the rows.
+            names: Headers of these.
+            titles: What methods are called, instead of their labels.
+
+        Returns:
+            Means or medians with their intervals, the controls below a rule, and why scores are not marked or missing.
+            The best of the methods is bold if it is shown to be better than every control, or if there is none.
+        """
+        cells, controls = self.table.cells, self.table.controls
+        rows = [
+            (
+                method_cell(method, "control" * (method in controls), (titles or {}).get(method)),
+                *(cells[method, metric].cell() for metric in self.metrics),
+                *more,
+            )
+            for method, more in costs.items()
+        ]
+        methods = sum(method not in controls for method in costs)
+        notes = self.table.notes("image" if self.clusters is None else "photograph")
+        for label in self.metrics:
+            ones = [row for (_, metric), group in self.groups.items() if metric == label for row in group]
+            flags = sorted({flag for row in ones for flag in row["flags"]})
+            if METRIC_REFUSED not in flags and all(row["score"] is None for row in ones):
+                why = ", ".join(flags).replace("_", " ") or "not defined for these maps"
+                notes.append(f"metric {label}: no score ({why})")
+        heads = (f"{label.replace('_', ' ')} {ARROW[m.direction]}".strip() for label, m in self.metrics.items())
+        return Table(("method", *heads, *names), rows, rules=(methods - 1,) * (0 < methods < len(rows)), notes=notes)
 
 
 @hint_unknown

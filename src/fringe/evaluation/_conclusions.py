@@ -10,15 +10,15 @@ from fringe._strings.formats import counted
 from fringe.evaluation._statistics import (
     BELOW,
     Column,
+    ControlTest,
     Difference,
-    Labels,
-    Summary,
     holm,
     is_of_another,
     least_images,
     paired_all,
 )
-from fringe.metrics import Aggregate, Direction
+from fringe.evaluation._summary import ScoreTable
+from fringe.metrics import Aggregate
 
 #: What replaces pixels, in words.
 _REFERENCES = {**dict.fromkeys(("gaussian", "box", "folded"), "a blur"), "mean": "the mean colour"}
@@ -34,7 +34,7 @@ class _Contest:
     metric: str
     best: str
     others: Mapping[str, tuple[Difference, float]]
-    against: Summary
+    test: ControlTest | None
     modified: str | None
 
     @property
@@ -51,43 +51,32 @@ class _Contest:
     @property
     def beats_controls(self) -> bool | None:
         """Whether the best is better than every control; None where that was not tested."""
-        return False if self.modified else None if self.against.test is None else self.against.test.better
+        return False if self.modified else None if self.test is None else self.test.better
 
     @property
     def is_won(self) -> bool:
         """Whether the best is better than every other method, and than every control if there are any."""
-        return self.rival is None and (self.beats_controls or (self.against.test is None and not self.modified))
+        return self.rival is None and (self.beats_controls or (self.test is None and not self.modified))
 
 
 def conclude(
-    scores: Mapping[tuple[str, str], Column],
-    known: Mapping[tuple[str, str], Summary],
-    controls: Collection[str],
-    metrics: Mapping[str, tuple[Direction, Aggregate]],
-    seed: int,
-    *,
-    variants: Mapping[str, tuple[str, str]] | None = None,
-    groups: Mapping[str, Mapping[str, Labels | None]] | None = None,
+    table: ScoreTable, *, variants: Mapping[str, tuple[str, str]] | None = None, without: Collection[str] = ()
 ) -> list[str]:
     """Say which method is better than all others and all controls, where a control is level with the best, whether the
     reference decides, and what more images would show.
 
     Args:
-        scores: A score an image, by the labels of the method or control and of the metric.
-        known: The summaries of the same, as of :func:`summary`.
-        controls: Which of the methods are controls.
-        metrics: What is better, and what is estimated, by label.
-        seed: Keys the bootstrap and the random signs.
+        table: The scores.
         variants: The name of the metric and of its reference, by label, of metrics that replace pixels.
-        groups: The ``clusters`` and ``networks`` of the images by metric, as for :func:`estimate`.
+        without: Labels of metrics that are left out.
 
     Returns:
         At most four sentences; none where nothing was tested.
     """
-    contests = _contests(scores, known, controls, metrics, seed, groups or {})
-    tests = [one.test for (method, _), one in known.items() if method not in controls and one.test is not None]
+    contests = _contests(table, [label for label in table.metrics if label not in without])
+    tests = table.tests
     images = max((test.difference.signs for test in tests), default=0)
-    several = len({method for method, _ in scores if method not in controls}) > 1
+    several = len({method for method, _ in table.scores if method not in table.controls}) > 1
     if not contests or not (tests or several) or (tests and images < least_images(len(tests))):
         return []
     turned = _turned(contests, variants or {})
@@ -99,35 +88,26 @@ def variants_of(settings: Mapping[str, Mapping[str, Any]]) -> dict[str, tuple[st
     return {label: (one["metric"], str(one["reference"])) for label, one in settings.items() if "reference" in one}
 
 
-def _contests(
-    scores: Mapping[tuple[str, str], Column],
-    known: Mapping[tuple[str, str], Summary],
-    controls: Collection[str],
-    metrics: Mapping[str, tuple[Direction, Aggregate]],
-    seed: int,
-    groups: Mapping[str, Mapping[str, Labels | None]],
-) -> list[_Contest]:
+def _contests(table: ScoreTable, labels: Sequence[str]) -> list[_Contest]:
     """The contest of each metric with a direction under which a method has a score."""
     pairs, best, modified = list[tuple[str, str]](), dict[str, str](), dict[str, str | None]()
     differences = list[Difference]()
-    for label, (direction, kind) in metrics.items():
+    for label in labels:
+        direction, kind = table.metrics[label]
         sign = {"higher": 1.0, "lower": -1.0, "none": math.nan}[direction]
-        of = {method: one.estimate for (method, metric), one in known.items() if metric == label}
-        every = {method: sign * (one.mean if kind == "mean" else one.median) for method, one in of.items()}
-        means = {method: value for method, value in every.items() if method not in controls and math.isfinite(value)}
+        every = {method: sign * one.estimate.value for (method, metric), one in table.cells.items() if metric == label}
+        means = {m: value for m, value in every.items() if m not in table.controls and math.isfinite(value)}
         if not means:
             continue
         best[label] = max(means, key=means.__getitem__)
-        made = [
-            name for name in controls if is_of_another(name, best[label]) and math.isfinite(every.get(name, math.nan))
-        ]
+        made = [m for m in table.controls if is_of_another(m, best[label]) and math.isfinite(every.get(m, math.nan))]
         first = max(made, key=lambda method: every[method], default=None)
         modified[label] = first if first is not None and every[first] >= means[best[label]] else None
         others = [method for method in means if method != best[label]]
         columns: list[tuple[Column, Column, Aggregate]] = [
-            (scores[best[label], label], scores[other, label], kind) for other in others
+            (table.scores[best[label], label], table.scores[other, label], kind) for other in others
         ]
-        differences += paired_all(columns, seed, **groups.get(label, {}))
+        differences += paired_all(columns, table.seed, **table.groups.get(label, {}))
         pairs += [(label, other) for other in others]
     adjusted = dict(zip(pairs, zip(differences, holm([one.p for one in differences]), strict=True), strict=True))
     return [
@@ -135,7 +115,7 @@ def _contests(
             metric=label,
             best=method,
             others={other: one for (of, other), one in adjusted.items() if of == label},
-            against=known[method, label],
+            test=table.cells[method, label].test,
             modified=modified[label],
         )
         for label, method in best.items()
@@ -168,7 +148,7 @@ def _level(contests: Sequence[_Contest]) -> list[str]:
     """Which control the best method is not shown to be better than, and what to do."""
     levels = dict[tuple[str, str], list[str]]()
     for one in contests:
-        test = one.against.test
+        test = one.test
         if one.modified:
             levels.setdefault((one.modified, "ahead of"), []).append(_title(one.metric))
         elif test is not None and test.better is False:

@@ -3,7 +3,7 @@ flipping signs, and tests against controls."""
 
 import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, get_args
 
@@ -213,8 +213,8 @@ class Estimate:
 
     @property
     def half(self) -> float:
-        """What stands behind the ±: half the width of a mean's interval, or a median's half-IQR; NaN for neither."""
-        return self.half_iqr if self.summary == "median" else (self.high - self.low) / 2
+        """Half the width of the interval; NaN without one."""
+        return (self.high - self.low) / 2
 
 
 def estimate(
@@ -251,7 +251,7 @@ def estimate_all(
     columns: Sequence[tuple[Column, Aggregate, Labels | None]], seed: int = 0, *, networks: Labels | None = None
 ) -> list[Estimate]:
     """:func:`estimate` of each ``(scores, summary, clusters)``, sooner, as many scores are resampled together."""
-    every = [_as_column("scores", scores) for scores, _, _ in columns]
+    every = [as_column("scores", scores) for scores, _, _ in columns]
     summaries = list[Aggregate](summary for _, summary, _ in columns)
     groups = [_groups(len(one), clusters, networks) for one, (_, _, clusters) in zip(every, columns, strict=True)]
     ends, result = intervals(every, summaries, seed, groups), list[Estimate]()
@@ -263,7 +263,7 @@ def estimate_all(
     return result
 
 
-def _as_column(name: str, scores: Column) -> NDArray[np.float64]:
+def as_column(name: str, scores: Column) -> NDArray[np.float64]:
     """``scores`` (n,) as numbers, NaN for None. Raises InputError, naming the argument, for another shape."""
     values = np.asarray(scores, dtype=np.float64)
     require(values.ndim == 1, name, values.shape, "one number an image")
@@ -360,7 +360,7 @@ def paired_all(
     are drawn once for all. A pair of fewer images than there are names has the first of them."""
     columns, groups = list[NDArray[np.float64]](), list[Groups | None]()
     for a, b, _ in pairs:
-        first, second = _as_column("a", a), _as_column("b", b)
+        first, second = as_column("a", a), as_column("b", b)
         require(len(first) == len(second), "b", f"{len(second)} scores", f"{len(first)}, one for each of a")
         both = np.isfinite(first) & np.isfinite(second)
         columns.append(np.subtract(first, second, out=np.full(len(first), np.nan), where=both))
@@ -531,50 +531,3 @@ def finite_of(values: NDArray[np.float64]) -> NDArray[np.float64]:
     """The finite ones of some numbers."""
     known = np.isfinite(values)
     return values if values.ndim == 1 and known.all() else values[known]
-
-
-@dataclass(frozen=True)
-class Summary:
-    """What is known of a method, or a control, under a metric: the ``estimate`` of its scores, and of a method the
-    ``test`` against the controls; None where nothing was tested."""
-
-    estimate: Estimate
-    test: ControlTest | None = None
-
-
-def summary(
-    scores: Mapping[tuple[str, str], Column],
-    controls: Collection[str],
-    metrics: Mapping[str, tuple[Direction, Aggregate]],
-    seed: int,
-    groups: Mapping[str, Mapping[str, Labels | None]] | None = None,
-) -> dict[tuple[str, str], Summary]:
-    """The summaries that every table is made of.
-
-    Args:
-        scores: A score an image, by the labels of the method or control and of the metric.
-        controls: Which of the methods are controls.
-        metrics: What is better, and what is estimated, by label.
-        seed: Keys the bootstrap and the random signs.
-        groups: The ``clusters`` and ``networks`` of the images by metric, as for :func:`estimate`.
-
-    Returns:
-        The summaries by method and metric, in the order of ``scores``. The tests are those of
-        :func:`compare_with_controls`, with p that are adjusted for the number of them (:func:`holm`).
-    """
-    known, tests, estimates = groups or {}, dict[tuple[str, str], ControlTest](), dict[tuple[str, str], Estimate]()
-    for label, words in metrics.items():
-        columns = {method: _as_column(method, column) for (method, of), column in scores.items() if of == label}
-        compared = compare_with_controls(columns, controls, *words, seed, **known.get(label, {}))
-        tests |= {(method, label): test for method, test in compared.items()}
-    for key, p in zip(list(tests), holm([test.p for test in tests.values()]), strict=True):
-        tests[key] = replace(tests[key], adjusted=p, count=len(tests))
-    of = {label: known.get(label, {}).get("networks") for label in metrics}
-    networks = {label: () if one is None else tuple(one) for label, one in of.items()}
-    for some in dict.fromkeys(networks.values()):  # columns of the same networks are resampled together
-        keys = [key for key in scores if networks[key[1]] == some]
-        every: list[tuple[Column, Aggregate, Labels | None]] = [
-            (scores[m, k], metrics[k][1], known.get(k, {}).get("clusters")) for m, k in keys
-        ]
-        estimates |= dict(zip(keys, estimate_all(every, seed, networks=some or None), strict=True))
-    return {key: Summary(estimates[key], tests.get(key)) for key in scores}

@@ -14,13 +14,14 @@ from torch.nn import Module
 
 from fringe._network.arguments import Axes, ForwardArguments
 from fringe._strings.class_names import ClassNames, resolve_class_name
-from fringe.attribution import Attribution, Attributor, InputKind, Progress, Trajectory, attribute, get_method
+from fringe.attribution import Attribution, Attributor, FRInGe, InputKind, Progress, Trajectory, attribute, get_method
 from fringe.classifier import Classifier, Target
 from fringe.detection import Detector, overlap
-from fringe.errors import InputError, require_choice, require_order, unfit_inputs
-from fringe.explanations._spec import POINTS
+from fringe.errors import InputError, require_choice, require_order, unfit_inputs, warn_caller
+from fringe.explanations._spec import POINTS, UNITS
 from fringe.inputs import CONVERTERS, OPTIONS, Request
 from fringe.models import LoadedModel, is_text_model, is_tokenizer, of_pipeline
+from fringe.similarity import Similarity
 from fringe.text import TextClassifier
 
 
@@ -113,13 +114,18 @@ def explain(
     arguments: dict[str, Any] = {"space": ready.space, "ids": ready.keys if named is None else ids, "telemetry": POINTS}
     if method is None:
         method = "captum:occlusion" if ready.classes else "fringe"
+    chosen = get_method(method)
+    most = replace(chosen, structure="none").planned_passes if ready.classes and isinstance(chosen, FRInGe) else 0
+    if most > 1000:
+        hint = "method='captum:occlusion' takes one for each word"
+        warn_caller(f"{chosen.label} takes up to {most:,.0f} passes for each token of an answer; {hint}")
     if method == "captum:occlusion":  # else occlusion would be compared with itself
         options.setdefault("probe", False)
     if callable(options.get("feature_mask")):
         options["feature_mask"] = features = ready.numbered(options["feature_mask"])
-        ready = ready.joined(features) if getattr(get_method(method), "takes_feature_mask", False) else ready
+        ready = ready.joined(features) if getattr(chosen, "takes_feature_mask", False) else ready
     arguments |= {"probe": True, **ready.arguments, **options}
-    if "baseline" not in options and not get_method(method).accepts_baseline:
+    if "baseline" not in options and not chosen.accepts_baseline:
         arguments.pop("baseline", None)
     if axes is not None:
         shape = dict(zip("".join(sorted(str(axes).upper())), ready.inputs.shape[1:], strict=False))
@@ -144,7 +150,10 @@ def explain(
     result = attribute(classifier, ready.inputs, **arguments)
     if ready.boxes is not None:
         result = followed(result, cast(Detector, ready.model), arguments["forward_kwargs"]["place"])
-    return result.with_context(ready.context(kind, logits, ids))
+    unit = "" if classifier.score_function else UNITS[classifier.score_kind]
+    inner = ready.model.model if isinstance(ready.model, TextClassifier) else ready.model
+    unit = inner.unit if isinstance(inner, Similarity) and unit == "logit" else unit
+    return result.with_context(replace(ready.context(kind, logits, ids), unit=unit))
 
 
 def followed(result: Attribution, detector: Detector, places: Tensor) -> Attribution:

@@ -11,6 +11,7 @@ from torch.nn.functional import avg_pool2d
 from fringe.attribution import Attribution, preset_label, tone_of
 from fringe.explanations._base import Explanation, Failure
 from fringe.explanations._folder import ANIMATION, PAGE
+from fringe.explanations._spec import UNITS
 from fringe.models import Preprocessing
 from fringe.page import Box, Document, IndexEntry, animation, page_document, render_page, thumbnail
 from fringe.plots import Prediction, SheetItem, class_title, heading, signed_map
@@ -18,7 +19,6 @@ from fringe.plots import Prediction, SheetItem, class_title, heading, signed_map
 #: Images of the contact sheet.
 SHEET = 24
 _THUMBNAIL = 512
-_UNITS = {"logit": "logit", "log_probability": "nats", "probability": "probability"}
 
 
 def draw_pictures(folder: Path, result: Attribution, record: Mapping[str, Any]) -> None:
@@ -26,7 +26,7 @@ def draw_pictures(folder: Path, result: Attribution, record: Mapping[str, Any]) 
     result.plot("overlay").savefig(folder / "overlay.png")
     context, name = result.context, class_title(result.labels(0)[0])
     assert context is not None
-    unit = "" if record["completeness_gap"] is None else _UNITS[record["score_kind"]]  # no unit for a bare gradient
+    unit = "" if record["completeness_gap"] is None else UNITS[record["score_kind"]]  # no unit for a bare gradient
     title = heading(name, "evidence for and against", preset_label(result.settings))
     image, values = context.picture(context.inputs[0]), result.values[0].numpy()
     region = result.focus_weights(0)

@@ -12,6 +12,8 @@ from fringe.settings import Doc, Options, PositiveInt
 
 #: Points of a path that are stored for its page.
 POINTS = 11
+#: What scores are measured in.
+UNITS = {"logit": "logit", "log_probability": "nats", "probability": "probability"}
 
 
 def _canonical_method(text: str) -> str:

@@ -252,7 +252,9 @@ def _tables(page: Document) -> Iterator[Table]:
         )
         for one in page.classes
     ]
-    names = ("class", "probability", "score of the input", "score at the end", "missed share", "verdict")
+    kind = str(page.details.get("score_kind") or "").replace("_", " ")  # of the command line and fringe.explain
+    scores = (f"{name}{f' ({kind})' * bool(kind)}" for name in ("score of the input", "score at the end"))
+    names = ("class", "probability", *scores, "missed share", "verdict")
     yield Table(names, classes, "Explained classes")
     if page.path is not None:
         along = [

@@ -12,7 +12,7 @@ import torch
 from markupsafe import Markup
 
 import fringe
-from fringe._strings.formats import plain, printable, printable_json
+from fringe._strings.formats import number, percent, plain, printable, printable_json
 from fringe._strings.html import html_page
 from fringe._strings.tables import Cell, Table
 from fringe.attribution import SENTENCES, Attribution, setting_title
@@ -100,7 +100,10 @@ def _item(one: Attribution, row: int, chance: Any, is_answer: bool) -> dict[str,
     numbers["residual"] = one.completeness_residual[0]
     finite = {name: float(value) if math.isfinite(value) else None for name, value in numbers.items()}
     says = {"verdict": verdict.replace("_", " "), "tone": tone, "sentence": sentence, "advice": one.advice[0]}
-    return {"label": printable(one.labels(0)[0]), **finite, **says}
+    context = one.context
+    unit = f" ({printable(context.unit)})" if context is not None and context.unit else ""
+    says["chance"] = percent(chance) if finite["probability"] is not None else f"{number(finite['score'])}{unit}"
+    return {"label": printable(one.labels(0)[0]), "unit": unit, **finite, **says}
 
 
 def _rounded(values: torch.Tensor) -> list[float]:

@@ -79,6 +79,7 @@ const start = (page, signal) => {
   };
 
   // Numbers
+  const chance = (one) => one.probability === null ? one.score?.toPrecision(3).replace("-", "−") ?? "–" : percent(one.probability);
   const percent = (p) => p === null ? "–" : p > 0 && p < 0.001 ? "< 0.1%" : `${(100 * p).toFixed(1)}%`;
   const raised = (digits) => [...digits.replace("+", "")].map((c) => "⁻⁰¹²³⁴⁵⁶⁷⁸⁹"["-0123456789".indexOf(c)]).join("");
   const power = (x) => x.toExponential(1).replace(/e(.*)/, (_, digits) => `×10${raised(digits)}`);
@@ -177,7 +178,7 @@ const start = (page, signal) => {
   };
   const choose = (k) => {
     const chosen = page.classes[(state.k = k)];
-    for (const [id, text] of [["name", chosen.label], ["chance", percent(chosen.probability)], ["sentence", chosen.sentence],
+    for (const [id, text] of [["name", chosen.label], ["chance", chance(chosen)], ["sentence", chosen.sentence],
       ["word", chosen.verdict.replaceAll("_", " ")], ["advice", chosen.advice]]) $(id).textContent = text;
     $("verdict").className = `verdict ${chosen.tone}`;
     draw();

@@ -24,7 +24,7 @@ const show = (k) => {
   $("chance").textContent = $("items").querySelectorAll("small")[k].textContent;
   $("verdict").className = `verdict ${item.tone}`;
   for (const [id, text] of Object.entries({ sentence: item.sentence, word: item.verdict, advice: item.advice })) $(id).textContent = text;
-  $("status").textContent = item.score === null ? "" : `Score ${item.score.toPrecision(4).replace("-", "−")}; the strongest word has ${largest.toPrecision(3)}.`;
+  $("status").textContent = item.score === null ? "" : `Score ${item.score.toPrecision(4).replace("-", "−")}${item.unit}; the strongest word has ${largest.toPrecision(3)}.`;
 };
 const chosen = () => Number(document.querySelector("#items input:checked").value);
 document.addEventListener("change", () => show(chosen()));

@@ -163,7 +163,7 @@ def test_markdown_says_the_same(run):
     prose, code = text.split("\n    ", 1)  # the commands, which stand as they are
     assert "<script" not in prose
     assert all(line.startswith("fringe ") for line in code.strip().split("\n    "))
-    assert text.count("<sub>n=") == sum(len(row.cells) for table in tables for row in table.rows)
+    assert text.count("<sub>n=") == sum(len(table.rows) * len(table.columns) for table in tables)
     for picture in report.images:
         assert f"](figures/{picture.name}.png)" in text
     headlines = [line.lstrip("# ") for line in text.splitlines() if re.match(r"#{1,3} ", line)]
@@ -179,7 +179,10 @@ def pages(run, tmp_path_factory):
     """A report with wide tables and long names, and one of a simple table, long lines and a figure."""
     folder = tmp_path_factory.mktemp("pages")
     names = ("a_network_with_a_very_long_name_" * 3, "integrated_gradients", "mas_insertion")
-    rows = [(*names, Cell(0.597, 3, half=0.015), Cell(0.612, 3, half=0.031), 1000, agree) for agree in (True, False)]
+    rows = [
+        (*names, Cell(0.597, 3, ends=(0.582, 0.612)), Cell(0.612, 3, ends=(0.581, 0.643)), 1000, agree)
+        for agree in (True, False)
+    ]
     head = ("model", "method", "metric", "paper", "ours", "n", "intervals overlap")
     png = io.BytesIO()
     signed_map(np.ones((9, 90)), title="a figure").savefig(png)

@@ -51,9 +51,10 @@ def test_a_metric_that_does_not_pass_stands_last_and_has_no_winner():
     assert [column.label for column in before.columns] == ["insertion", "deletion"]
     assert [column.label for column in after.columns] == ["deletion", "insertion"]
     assert after.groups[-1] == ("Metrics that do not pass on this model", 1)
-    assert [cell.best for cell in before.rows[0].cells] == [True, True]
-    assert [cell.best for cell in after.rows[0].cells] == [True, False]
-    assert [cell.estimate for cell in after.rows[0].cells] == [cell.estimate for cell in before.rows[0].cells][::-1]
+    assert [before.score("fringe", one).rank for one in before.columns] == ["best", "best"]
+    assert [after.score("fringe", one).rank for one in after.columns] == ["best", ""]
+    for label in ("insertion", "deletion"):
+        assert after.scores.cells["fringe", label].estimate == before.scores.cells["fringe", label].estimate
 
 
 def test_only_metrics_that_pass_have_a_headline():
@@ -63,11 +64,11 @@ def test_only_metrics_that_pass_have_a_headline():
         table = build_table(results, "net", None, verdicts)
         assert [column.label for column in table.columns] == ["deletion", "insertion"]
         assert table.groups[-1][0] == "Metrics not judged on this model"
-        assert [cell.best for cell in table.rows[0].cells] == [True, False]
-        assert [cell.near_tie for row in table.rows for cell in row.cells][1::2] == [False, False]
+        assert [table.score("fringe", one).rank for one in table.columns] == ["best", ""]
+        assert [table.scores.cells[method, "insertion"].rank for method in table.rows] == ["", ""]
     none = build_table(results, "net", None, {"insertion": "does not pass"})
     assert [name for name, _ in none.groups][-1] == "Metrics that do not pass on this model"
-    assert not any(cell.best or cell.near_tie for row in none.rows for cell in row.cells)
+    assert not any(score.rank for score in none.scores.cells.values())
 
 
 def test_every_form_names_the_metrics_that_do_not_pass(tmp_path):

@@ -2,7 +2,6 @@
 
 import itertools
 import math
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -37,8 +36,7 @@ def table_of(columns, metrics=("insertion",), **more):
 
 
 def cells(found, metric):
-    place = [column.label for column in found.columns].index(metric)
-    return {row.method: row.cells[place] for row in found.rows}
+    return {method: found.scores.cells[method, metric] for method in found.rows}
 
 
 def test_means_and_intervals_are_numpys():
@@ -49,16 +47,19 @@ def test_means_and_intervals_are_numpys():
             drawn = np.random.default_rng(5).integers(0, N, (1000, N))
             low, high = np.percentile((sign * column)[drawn].mean(1), [2.5, 97.5])
             cell = found[method]
-            assert cell.n == cell.required == N
+            assert cell.estimate.n == N
             assert cell.estimate.value == pytest.approx(sign * column.mean(), rel=1e-12)
             assert (cell.estimate.low, cell.estimate.high) == pytest.approx((low, high), rel=1e-12)
             assert cell.estimate.half == pytest.approx((high - low) / 2, rel=1e-12)
 
 
-def test_a_median_stands_with_half_the_interquartile_range():
-    found = table_of({"fringe": [1, 2, 4, 8, 100], "ig": [9] * 5}, ("max_sensitivity",))
-    cell = cells(found, "max_sensitivity")["fringe"]
-    assert (cell.estimate.value, cell.estimate.half) == (4.0, (8 - 2) / 2)
+def test_a_median_stands_with_the_interval_of_the_median():
+    scores = np.array([1.0, 2, 4, 8, 100])
+    cell = cells(table_of({"fringe": scores, "ig": [9] * 5}, ("max_sensitivity",)), "max_sensitivity")["fringe"]
+    drawn = np.random.default_rng(0).integers(0, 5, (1000, 5))
+    low, high = np.percentile(np.median(scores[drawn], 1), [2.5, 97.5])
+    assert (cell.estimate.value, cell.estimate.half_iqr) == (4.0, (8 - 2) / 2)
+    assert cell.cell().text == f"4.000 [{low:.3f}, {high:.3f}]"
 
 
 def test_p_is_that_of_all_sign_flips_adjusted_by_holm_over_the_whole_table():
@@ -69,7 +70,7 @@ def test_p_is_that_of_all_sign_flips_adjusted_by_holm_over_the_whole_table():
             d = sign * (FRINGE - column)
             flips = [abs(np.dot(signs, d)) >= abs(d.sum()) - 1e-12 for signs in itertools.product((1, -1), repeat=N)]
             by_hand[metric, method] = float(np.mean(flips))
-    assert found.comparisons == 4
+    assert found.scores.comparisons == 4
     running = 0.0
     for rank, (place, p) in enumerate(sorted(by_hand.items(), key=lambda item: item[1])):
         running = max(running, min(1.0, p * (4 - rank)))
@@ -82,7 +83,7 @@ def test_p_is_that_of_all_sign_flips_adjusted_by_holm_over_the_whole_table():
     assert far.mark == "*‡"
     assert far.difference.value == pytest.approx(np.mean(FRINGE - FAR))
     assert cells(found, "steps")["far"].difference is None
-    assert all(cell.difference is None for cell in cells(found, "insertion").values() if cell.best)
+    assert all(cell.difference is None for cell in cells(found, "insertion").values() if cell.rank == "best")
 
 
 def test_the_greatest_p_over_the_controls_counts_adjusted_by_holm():
@@ -117,22 +118,22 @@ def test_the_greatest_p_over_the_controls_counts_adjusted_by_holm():
         by_hand[method] = max(p_values.items(), key=lambda item: item[1])
     assert by_hand["fringe"] == ("edge", 2 / 2**8)  # zero and random: 2 / 2**9
     assert 0.004 < by_hand["ig"][1] < 1
-    assert len(found.control_tests) == 4
+    assert len(found.scores.tests) == 4
     ranked = sorted(by_hand.items(), key=lambda item: item[1][1])
     wanted, running = {}, 0.0
     for rank, (method, (_, p)) in enumerate([one for one in ranked for _ in range(2)]):
         running = max(running, min(1.0, p * (4 - rank)))
         wanted.setdefault(method, []).append(running)
     for method, adjusted in wanted.items():
-        tests = [cells(found, metric)[method].control for metric in ("insertion", "deletion")]
+        tests = [cells(found, metric)[method].test for metric in ("insertion", "deletion")]
         assert [test.control for test in tests] == [by_hand[method][0]] * 2
         assert sorted(test.adjusted for test in tests) == pytest.approx(adjusted)
         d = columns[method] - columns[by_hand[method][0]]
         assert [test.difference.value for test in tests] == pytest.approx([np.nanmean(d), -np.nanmean(d)])
-    assert cells(found, "insertion")["fringe"].control.better
-    assert not cells(found, "insertion")["ig"].control.better
-    assert all(cell.control is None for cell in cells(found, "steps").values())
-    assert all(cells(found, "insertion")[control].control is None for control in ("zero", "random", "edge"))
+    assert cells(found, "insertion")["fringe"].test.better
+    assert not cells(found, "insertion")["ig"].test.better
+    assert all(cell.test is None for cell in cells(found, "steps").values())
+    assert all(cells(found, "insertion")[control].test is None for control in ("zero", "random", "edge"))
 
 
 def test_images_that_share_pixels_have_one_sign():
@@ -150,7 +151,7 @@ def test_a_control_that_is_ahead_decides_and_the_farthest_one_is_named():
     levels = {"fringe": 0.5, "zero": 0.4, "random": 0.9, "edge": 0.6}
     columns = {method: [value + 0.01 * place for place in range(8)] for method, value in levels.items()}
     found = table_of(columns, ("insertion", "max_sensitivity"))
-    first, second = (cells(found, metric)["fringe"].control for metric in ("insertion", "max_sensitivity"))
+    first, second = (cells(found, metric)["fringe"].test for metric in ("insertion", "max_sensitivity"))
     assert (first.control, first.p, first.better) == ("random", 1.0, False)
     assert (second.control, second.p, second.better) == ("zero", 1.0, False)  # lower is better: zero is ahead
     assert second.difference.value == pytest.approx(0.1)
@@ -170,36 +171,33 @@ def test_the_greatest_p_decides_and_of_equal_ones_the_best_control():
 
 
 def test_without_controls_or_common_images_nothing_is_compared_with_them():
-    assert table_of({"fringe": [0.1, None], "zero": [None, 0.2]}).control_tests == ()
-    assert table_of({"fringe": [0.1, 0.2], "ig": [0.1, 0.2]}).control_tests == ()
+    assert table_of({"fringe": [0.1, None], "zero": [None, 0.2]}).scores.tests == []
+    assert table_of({"fringe": [0.1, 0.2], "ig": [0.1, 0.2]}).scores.tests == []
 
 
 def test_best_near_and_far_are_told_apart_and_controls_do_not_compete():
     for metric in ("insertion", "deletion"):
         found = cells(table(), metric)
-        assert [(c.best, c.near_tie) for c in found.values()] == [
-            (True, False),
-            (False, True),
-            (False, False),
-            (False, False),
-        ]
+        assert [one.rank for one in found.values()] == ["best", "near", "", ""]
         assert found["random"].difference is None
         assert math.isnan(found["random"].adjusted)
 
 
 def test_who_scores_exactly_as_the_best_is_best_too():
     found = cells(table_of({"a": [0.5] * 3, "b": [0.5] * 3, "c": [0.4] * 3}), "insertion")
-    assert [cell.best for cell in found.values()] == [True, True, False]
+    assert [cell.rank for cell in found.values()] == ["best", "best", ""]
 
 
 def test_a_metric_without_a_direction_praises_nobody():
-    assert not any(cell.best or cell.near_tie for cell in cells(table(("steps",)), "steps").values())
+    assert not any(cell.rank for cell in cells(table(("steps",)), "steps").values())
 
 
 def test_missing_failed_and_undefined_images_are_counted_apart():
     ig = [0.3, "missing", "missing", "out of memory", None, 0.5]
-    cell = cells(table_of({"fringe": [0.1, 0.2, 0.3, 0.4, 0.5, 0.6], "ig": ig}), "insertion")["ig"]
-    assert (cell.n, cell.required, cell.missing, cell.failed, cell.undefined) == (2, 6, 2, 1, 1)
+    found = table_of({"fringe": [0.1, 0.2, 0.3, 0.4, 0.5, 0.6], "ig": ig})
+    cell, counts = cells(found, "insertion")["ig"], found.counts("ig", found.columns[0])
+    assert (cell.estimate.n, counts.required, counts.missing, counts.failed) == (2, 6, 2, 1)
+    assert found.undefined("ig", found.columns[0]) == 1
     assert cell.estimate.mean == pytest.approx(0.4)
     assert cell.difference.n == 2
     assert cell.difference.value == pytest.approx(((0.1 - 0.3) + (0.6 - 0.5)) / 2)
@@ -207,10 +205,10 @@ def test_missing_failed_and_undefined_images_are_counted_apart():
 
 def test_a_method_without_any_score_has_a_cell_and_no_comparison():
     found = table_of({"fringe": [0.1, 0.2, 0.3], "ig": [None] * 3})
-    assert found.comparisons == 0
+    assert found.scores.comparisons == 0
     cell = cells(found, "insertion")["ig"]
-    assert (cell.n, cell.undefined, cell.mark) == (0, 3, "")
-    assert cell.shown(3).text == "–"
+    assert (cell.estimate.n, found.undefined("ig", found.columns[0]), cell.mark) == (0, 3, "")
+    assert cell.cell().text == "–"
 
 
 def test_flags_are_counted_for_methods_and_controls_apart():
@@ -222,7 +220,7 @@ def test_flags_are_counted_for_methods_and_controls_apart():
     found = table_of({method: [0.1, 0.2, 0.3] for method in METHODS}, flags=flags)
     assert found.flags(controls=False) == {("zero_map", "Insertion AUC"): 3}
     assert found.flags(controls=True) == {("zero_map", "Insertion AUC"): 3}
-    assert cells(found, "insertion")["far"].flags == {"zero_map": 2}
+    assert found.counts("far", found.columns[0]).flags() == {"zero_map": 2}
 
 
 def test_columns_stand_in_the_order_and_groups_of_the_paper():
@@ -284,17 +282,17 @@ def mixed():
     return build_table(runs.results(about, scores, flags=flags), "net_1")
 
 
-@pytest.mark.parametrize(("adjusted", "signs", "shown"), [(0.01, 12, True), (0.5, 12, False), (0.01, 2, False)])
-def test_a_method_is_bold_only_where_it_is_shown_to_be_better_than_the_controls(adjusted, signs, shown):
-    cells = [cell for row in mixed().competing for cell in row.cells if cell.control is not None]
-    for cell in cells:
-        test = replace(
-            cell.control, adjusted=adjusted, count=1, difference=replace(cell.control.difference, signs=signs)
-        )
-        style = "best" if cell.best else "near" if cell.near_tie else ""
-        assert replace(cell, control=test).shown(3).style == (style if shown else "")
-        assert replace(cell, control=None).shown(3).style == style
-    assert {(cell.best, cell.near_tie) for cell in cells} == {(True, False), (False, True), (False, False)}
+def test_a_path_that_no_control_has_wins_nothing():
+    """The residual of a sum: maps of controls have none."""
+    found = table_of({"fringe": [0.1] * 8, "ig": [0.2] * 8, "zero": [None] * 8}, ("deletion",))
+    assert next((one.rank, one.cell(near=True).style) for one in cells(found, "deletion").values()) == ("best", "")
+
+
+def test_near_ties_are_bold_if_they_are_shown_to_be_better_than_the_controls():
+    columns = {"fringe": FRINGE, "near": NEAR, "far": FAR}
+    for zero, styles in ((0.0, ["best", "near", "", ""]), (NEAR + 0.001, ["", "", "", ""])):
+        shown = table_of({**columns, "zero": zero + 0.001 * np.arange(N)}).shown
+        assert [row[1].style for row in shown.cells] == styles
 
 
 def test_what_is_printed_is_every_number_mark_and_n():
@@ -304,30 +302,24 @@ def test_what_is_printed_is_every_number_mark_and_n():
     assert shown.columns[3:5] == ("Infidelity (score^2) ↓", "Max sensitivity (1 / input unit) ↓")
     assert [(row[0].value, row[0].note) for row in shown.cells][::4] == [("fringe", "reference"), ("random", "control")]
     assert shown.rules == (3,)
-    for cells, row in zip(shown.cells, found.rows, strict=True):
-        for cell, given, column in zip(cells[1:], row.cells, found.columns, strict=True):
-            assert (cell.value, cell.half, cell.decimals) == (
-                given.estimate.value,
-                given.estimate.half,
-                column.decimals,
-            )
-            not_better = given.control is not None and given.control.better is False
-            style = "best" if given.best else "near" if given.near_tie else ""
-            is_shown = given.control is None or given.control.better is True
-            assert cell.style == (style if is_shown else "")
-            assert (cell.mark.count("*"), "†" in cell.mark) == (given.mark.count("*"), given.missing > 0)
-            assert ("‡" in cell.mark) == not_better
+    for row, method in zip(shown.cells, found.rows, strict=True):
+        for cell, of in zip(row[1:], found.columns, strict=True):
+            given, counts = found.score(method, of), found.counts(method, of)
+            one, is_shown = given.estimate, given.test is not None and given.test.better is True
+            assert (cell.value, cell.ends, cell.decimals) == (one.value, (one.low, one.high), given.decimals)
+            assert cell.style == (given.rank if is_shown else "")
+            assert (cell.mark.count("*"), "†" in cell.mark) == (given.mark.count("*"), counts.missing > 0)
+            assert ("‡" in cell.mark) == (given.test is not None and given.test.better is False)
             assert bool(cell.hint) == ("‡" in cell.mark)
-            assert cell.note == f"n={given.n}" + (f" of {given.required}" if given.n < given.required else "")
+            assert cell.note == f"n={one.n}" + (f" of {counts.required}" if one.n < counts.required else "")
     assert {"n=11 of 12", "n=4"} < {cell.note for row in shown.cells for cell in row}
-    assert shown.cells[2][3].text.startswith("4.06×10³ ± ")
+    assert shown.cells[2][3].text.startswith("4.06×10³ [4.0")
 
 
 def test_notes_say_what_is_there_and_nothing_else():
     table = mixed()
     text = " ".join(legend(table))
-    assert "for Max sensitivity: median ± half-IQR" in text
-    assert "95% bootstrap interval over images (1000 resamples, seed 0)" in text
+    assert "mean (median for Max sensitivity) [95% bootstrap interval over images, 1000 resamples, seed 0]" in text
     assert f"Holm for the {3 * 4} comparisons" in text
     assert "†: incomplete" in text
     assert NOT_BETTER_MEANS in text

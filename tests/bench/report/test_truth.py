@@ -14,6 +14,8 @@ from fringe.bench.experiments import ExperimentSpec, read_results, run_experimen
 from fringe.bench.report import build_table, write_report
 from fringe.bench.report._table import legend
 
+#: The first cell of the method ig, with its title.
+IG = "ig (Integrated Gradients)"
 pytestmark = pytest.mark.usefixtures("small_figures")
 
 
@@ -43,9 +45,9 @@ def rows(run, title):
 def test_chance_and_controls_stand_beside_every_score(run):
     table = rows(run, "Two networks (valid)")
     assert table["chance"][:4] == ["0.047"] * 4
-    assert table["ig"][0].startswith("1.000")
+    assert table[IG][0].startswith("1.000")
     # both networks; 9 passes of a map, and those of the probe of the colour that is not read
-    assert table["ig"][-2:] == ["8", "13"]
+    assert table[IG][-2:] == ["8", "13"]
     assert table["uniform (control)"][0].startswith("0.047")
     assert {"zero (control)", "random (control)", "edge (control)"} <= set(table)
 
@@ -90,8 +92,8 @@ def test_a_score_is_marked_if_it_could_be_shown_to_be_better_than_every_control_
         run_experiment(spec, tmp_path / f"{n}")
         write_report(tmp_path / f"{n}")
         table = rows(tmp_path / f"{n}", "Two networks (valid)")
-        assert table["ig"][0] == "1.000 ± 0.000"
-        assert table["blind"][0] == f"0.047 ± 0.000{mark}"
+        assert table[IG][0] == ("**<ins>1.000 [1.000, 1.000]</ins>**" if mark else "1.000 [1.000, 1.000]")
+        assert table["blind"][0] == f"0.047 [0.047, 0.047]{mark}"
         assert "‡" not in "".join(table["uniform (control)"])
         assert (8 * 2 / 2 ** (n // 2) < 0.05) == bool(mark)
 
@@ -120,7 +122,7 @@ def test_a_small_spread_is_printed_with_the_decimals_that_show_it(odd):
     results, table = odd
     light, heavy = (results.scores(f"valid-{i}", "smeared", "mass_inside").mean() for i in range(2))
     shown = table["smeared"][0].removesuffix("<sup>‡</sup>")
-    assert shown == f"{(light + heavy) / 2:.4f} ± {(light - heavy) / 2:.4f}"
+    assert shown == f"{(light + heavy) / 2:.4f} [{heavy:.4f}, {light:.4f}]"
     assert [table["chance"][0], table["chance"][2]] == ["0.0469", "0.047"]
 
 
@@ -141,14 +143,14 @@ def test_the_spread_resamples_networks(odd):
     assert (light == light[0]).all()
     assert (heavy == heavy[0]).all()
     cell = table["flat"][0].removesuffix("<sup>‡</sup>")
-    assert cell == f"{(light[0] + heavy[0]) / 2:.4f} ± {(light[0] - heavy[0]) / 2:.4f}"
+    assert cell == f"{(light[0] + heavy[0]) / 2:.4f} [{heavy[0]:.4f}, {light[0]:.4f}]"
 
 
 def test_networks_whose_gate_failed_are_named_and_in_no_mean(run):
     text = (run / "report" / "report.md").read_text()
     assert "half-1: gate failed (largest weight: 1 (at most 0.6): fails)" in text
     assert "Gate failed: no network of this scene" in text.split("### Two networks (broken)")[1].split("###")[0]
-    assert rows(run, "Two networks (half)")["ig"][-2] == "4"
+    assert rows(run, "Two networks (half)")[IG][-2] == "4"
 
 
 def test_a_table_for_a_paper_says_that_the_gate_of_its_network_failed(run):
@@ -188,8 +190,8 @@ def test_the_mean_is_over_all_networks_and_their_clusters(run):
     ):
         scores, others = (results.scores(model, "edge", metric) for model in ("valid-0", "valid-1"))
         assert (scores == others).all()
-        half = abs(scores[:2].mean() - scores[2:].mean()) / 2
-        assert cell == f"{scores.mean():.3f} ± {half:.3f}"
+        low, high = sorted((scores[:2].mean(), scores[2:].mean()))
+        assert cell == f"{scores.mean():.3f} [{low:.3f}, {high:.3f}]"
 
 
 def test_every_gate_of_every_network_stands_in_the_first_table(run):
@@ -211,11 +213,11 @@ def test_every_gate_of_every_network_stands_in_the_first_table(run):
 
 def test_a_table_says_that_its_intervals_draw_clusters_and_without_scenes_they_draw_images(run, tmp_path):
     table = build_table(read_results(run), "valid-0")
-    assert all(cell.clustered for row in table.rows for cell in row.cells)
+    assert all(of["clusters"] is not None for of in table.scores.groups.values())
     assert "bootstrap interval over clusters of images that share pixels" in legend(table)[0]
     spec = ExperimentSpec(data="embedded:digits", methods=[IntegratedGradients(steps=2)], metrics="sparseness", n=2)
     results = run_experiment(spec, tmp_path)
     assert "known answer" not in write_report(tmp_path, grid=False).page.read_text()
     alone = build_table(results, results.models[0])
-    assert not any(cell.clustered for row in alone.rows for cell in row.cells)
+    assert all(of["clusters"] is None for of in alone.scores.groups.values())
     assert "bootstrap interval over images" in legend(alone)[0]

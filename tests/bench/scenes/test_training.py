@@ -1,6 +1,7 @@
 """The cache of trained networks: the same recipe gives the same weights, in any process and after any damage."""
 
 import hashlib
+import inspect
 import json
 import logging
 import os
@@ -11,7 +12,10 @@ from dataclasses import replace
 import pytest
 import torch
 
-from fringe.bench.scenes import get_scene
+from fringe._files.disk import sha256_of
+from fringe._strings.progress import NOTE
+from fringe.bench.scenes import _training, get_scene
+from fringe.bench.scenes._training import TrainedScene
 from fringe.bench.scenes._trigger import Trigger
 from fringe.bench.scenes._watermark import Watermark
 from fringe.bench.scenes._xai_tris import XAITris
@@ -68,7 +72,8 @@ def test_another_process_trains_the_same_network(cache, tmp_path):
 def test_a_stored_network_is_read_and_not_trained(cache, caplog):
     caplog.set_level(logging.INFO, "fringe")
     first = XAITris(**SMALL).network(1, None, [])
-    assert "is trained" in caplog.text
+    said = f"scene:xai_tris:1 is trained once, for 2 epochs on cpu, and kept in {cache}"
+    assert [one.message for one in caplog.records if one.levelno == NOTE] == [said]
     assert "epoch 2 of 2" in caplog.text
     caplog.clear()
     second = XAITris(**SMALL, networks=3).network(1, None, [])
@@ -89,6 +94,23 @@ def test_whatever_changes_the_weights_changes_the_file(cache, monkeypatch):
     monkeypatch.setattr(torch, "__version__", "99.0")
     scene.network(0, None, [])
     assert len(stored(cache)) == 5
+
+
+@pytest.mark.parametrize("name", ["copying", "window", "xai_tris", "watermark", "trigger"])
+def test_each_file_that_makes_a_network_changes_the_file(monkeypatch, name):
+    """The files of the scene, of its kind, of the training, and of the network that it builds."""
+    scene, model = get_scene(name), load_model("embedded:digits")
+    training = scene.training(model, list(find_inputs(["embedded:digits:0:30"])))
+    kinds = [kind for kind in type(scene).__mro__ if issubclass(kind, TrainedScene)]
+    kinds += [type(module) for module in training.build().modules()]
+    files = {inspect.getfile(kind) for kind in kinds if kind.__module__.startswith("fringe.bench.scenes")}
+    assert len(files) > 1
+    before = scene._digest(0, training)
+    for changed in files:
+        with monkeypatch.context() as patch:
+            patch.setattr(_training, "sha256_of", lambda path, one=changed: path == one or sha256_of(path))
+            assert scene._digest(0, training) != before, changed
+    assert scene._digest(0, training) == before
 
 
 def test_images_and_the_given_model_are_part_of_the_recipe(cache):

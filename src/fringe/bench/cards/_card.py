@@ -16,7 +16,7 @@ from fringe.attribution import setting_title
 from fringe.bench.cards._measure import BLIND, COMPARED, PATH, Card, Measurement, by_text
 from fringe.bench.experiments import versions
 from fringe.bench.report import Image, Report, Section, html_page, markdown_report, versions_chapter
-from fringe.evaluation import ControlTest, Difference, Estimate, Summary, holm, paired, summary, too_few
+from fringe.evaluation import ControlTest, Difference, Estimate, Score, ScoreTable, holm, paired, too_few
 from fringe.metrics import METRICS, Aggregate, Direction, Metric
 from fringe.plots import Contrast, ForestPanel, plot_forest, png_of
 
@@ -49,7 +49,7 @@ def summarise_card(card: Card) -> list[Line]:
     """Summarise the measurements by estimates, and by the tests against controls that reports make, which are adjusted
     for the scores of a part."""
     kinds = [METRICS[str(one.settings["metric"])] for one in card.measurements]
-    summaries, names = dict[tuple[str, str], Summary](), {name: name for name in BLIND}
+    cells, names = dict[tuple[str, str], Score](), {name: name for name in BLIND}
     for part in dict.fromkeys(one.part for one in card.measurements):
         chosen = {f"{i}": one for i, one in enumerate(card.measurements) if one.part == part}
         # a control of the map of the method is one of it alone
@@ -61,16 +61,16 @@ def summarise_card(card: Card) -> list[Line]:
         }
         groups = {i: {"clusters": one.clusters or None} for i, one in chosen.items()}
         controls = dict.fromkeys(name for name, _ in scores if name != "map") if part in COMPARED else ()
-        summaries |= summary(scores, controls, words, card.seed, groups)
+        cells |= ScoreTable(scores, controls, words, card.seed, groups).cells
     return [
         Line(
             one,
             kind,
-            *(known.estimate, {name: summaries[names[name], i].estimate for name in one.controls}),
+            *(known.estimate, {name: cells[names[name], i].estimate for name in one.controls}),
             known.test,
         )
         for i, one, kind in zip(map(str, range(len(kinds))), card.measurements, kinds, strict=True)
-        for known in [summaries["map", i]]
+        for known in [cells["map", i]]
     ]
 
 

@@ -19,7 +19,7 @@ from fringe.bench.experiments._plan import (
 )
 from fringe.bench.experiments._ray import RayExecutor
 from fringe.bench.experiments._records import LOGITS, MISSING, OK, STATUSES, StoredMap
-from fringe.bench.experiments._results import Results, manifests, read_results
+from fringe.bench.experiments._results import MethodScores, Results, manifests, read_results
 from fringe.bench.experiments._run import (
     TRIAL,
     Interrupted,

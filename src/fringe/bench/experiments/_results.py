@@ -14,7 +14,7 @@ from fringe.bench.experiments._manifest import Manifest
 from fringe.bench.experiments._records import MISSING, NO_TARGET, OK, PLAN, STATUSES, fingerprint
 from fringe.bench.experiments._store import Block, Store
 from fringe.errors import InputError, warn_caller
-from fringe.evaluation import summary
+from fringe.evaluation import ScoreTable
 
 if TYPE_CHECKING:
     import polars as pl  # of the extra bench, which :func:`fringe.compare` does without
@@ -507,10 +507,10 @@ class Results:
         for model in self.models:
             cells = {(method, metric): cell for (of, method, metric), cell in self.cells.items() if of == model}
             groups = {metric: {"clusters": self.clusters(model, metric)} for metric in self.metrics}
-            summaries = summary({key: cell.scores for key, cell in cells.items()}, (), words, seed, groups)
+            known = ScoreTable({key: cell.scores for key, cell in cells.items()}, (), words, seed, groups).cells
             for (method, metric), cell in cells.items():
                 counts = {"images": len(cell.scores), "missing": cell.missing, "failed": cell.failed}
-                numbers = asdict(summaries[method, metric].estimate)
+                numbers = asdict(known[method, metric].estimate)
                 rows.append({"model": model, "method": method, "metric": metric, **numbers, **counts})
         return pl.DataFrame(rows)
 

@@ -6,6 +6,7 @@ import shlex
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 from typing import Any, cast
 
@@ -21,7 +22,7 @@ from fringe.attribution import setting_title
 from fringe.bench.experiments import Manifest, Results, Store, describe_failures, mixed
 from fringe.bench.report._maps import choose_examples, load_maps, plot_examples
 from fringe.bench.report._render import Image, Report, Section, versions_chapter
-from fringe.bench.report._table import Column, ScoreTable, cost_of_maps, truth_chapter
+from fringe.bench.report._table import Column, ModelTable, cost_of_maps, truth_chapter
 from fringe.errors import FringeError, InputError
 from fringe.evaluation import validity_table
 from fringe.plots import (
@@ -107,7 +108,7 @@ def read_verdicts(path: Path) -> MetricVerdicts:
 def build_report(
     store: Store,
     results: Results,
-    tables: Sequence[ScoreTable],
+    tables: Sequence[ModelTable],
     grid: bool,
     validity: Mapping[str, MetricVerdicts],
     commands: Sequence[str] = (),
@@ -146,7 +147,7 @@ def build_report(
 
 
 def _model_chapter(
-    results: Results, table: ScoreTable, maps: Store | None, verdicts: MetricVerdicts | None, prefix: str
+    results: Results, table: ModelTable, maps: Store | None, verdicts: MetricVerdicts | None, prefix: str
 ) -> Section:
     """One model; of a network of a scene, what its gates say stands before its scores."""
     failed = results.manifest.failed_gates(table.model)
@@ -169,7 +170,7 @@ def _model_chapter(
     return Section(f"{table.model} (gate failed)" if failed else table.model, sections=tuple(sections))
 
 
-def _difference_section(table: ScoreTable, prefix: str) -> Section:
+def _difference_section(table: ModelTable, prefix: str) -> Section:
     title = f"Paired differences to {table.reference}"
     figure = forest(table)
     if figure is None:
@@ -177,12 +178,12 @@ def _difference_section(table: ScoreTable, prefix: str) -> Section:
     caption = (
         f"{table.reference} minus each other method on the same images, with the 95% bootstrap interval. A filled "
         "point differs from zero with p < .05 (sign-flip test, adjusted after Holm for "
-        f"{table.comparisons} comparisons)."
+        f"{table.scores.comparisons} comparisons)."
     )
     return Section(title, images=(Image(f"{prefix}differences", caption, png_of(figure)),))
 
 
-def _curve_section(results: Results, table: ScoreTable, prefix: str) -> Section:
+def _curve_section(results: Results, table: ModelTable, prefix: str) -> Section:
     title, drawn = "Insertion, deletion and MAS curves", curves(results, table)
     if not drawn:
         return Section(title, ("The run has no metric with curves.",))
@@ -192,7 +193,7 @@ def _curve_section(results: Results, table: ScoreTable, prefix: str) -> Section:
     return Section(title, text, images=images)
 
 
-def _map_section(results: Results, table: ScoreTable, store: Store | None, prefix: str) -> Section:
+def _map_section(results: Results, table: ModelTable, store: Store | None, prefix: str) -> Section:
     title = "Maps"
     if store is None:
         return Section(title, ("Maps were not asked for.",))
@@ -211,14 +212,14 @@ def _map_section(results: Results, table: ScoreTable, store: Store | None, prefi
     return Section(title, (reason,), images=tuple(images))
 
 
-def forest(table: ScoreTable) -> Figure | None:
+def forest(table: ModelTable) -> Figure | None:
     """Plot the reference method against the others under every metric with a direction; None without a comparison."""
     panels = list[ForestPanel]()
-    for index, column in enumerate(table.columns):
+    for column in table.columns:
         contrasts = tuple(
-            Contrast(row.method, difference.value, difference.low, difference.high, cell.adjusted)
-            for row in table.competing
-            if (cell := row.cells[index]).difference is not None and (difference := cell.difference).n > 0
+            Contrast(method, difference.value, difference.low, difference.high, score.adjusted)
+            for method in table.competing
+            if (score := table.score(method, column)).difference is not None and (difference := score.difference).n > 0
         )
         panels += [ForestPanel(column.title, contrasts, column.direction, column.unit)] if contrasts else []
     if not panels:
@@ -227,7 +228,7 @@ def forest(table: ScoreTable) -> Figure | None:
     return plot_forest(panels, reference=table.reference, title=title)
 
 
-def curves(results: Results, table: ScoreTable) -> dict[str, Figure]:
+def curves(results: Results, table: ModelTable) -> dict[str, Figure]:
     """Plot the curves of insertion and deletion, and of both MAS metrics, if there are any, by a name for a file."""
     families = {
         "curves": ("insertion and deletion", ("insertion", "deletion")),
@@ -418,7 +419,7 @@ def verdicts(results: Results, model: str) -> dict[str, dict[str, int]]:
     return result
 
 
-def failure_chapter(results: Results, tables: Sequence[ScoreTable]) -> Section:
+def failure_chapter(results: Results, tables: Sequence[ModelTable]) -> Section:
     """Return what is missing, what failed and why, verdicts of the methods on their own maps, and metrics' flags."""
     missing = (
         *results.missing(),
@@ -433,10 +434,9 @@ def failure_chapter(results: Results, tables: Sequence[ScoreTable]) -> Section:
     sections.append(_section("Failed", table, "No method failed on an image."))
     undefined: dict[tuple[str, str], list[str]] = {}
     for scores in tables:
-        for row in scores.rows:
-            for column, cell in zip(scores.columns, row.cells, strict=True):
-                if cell.undefined:
-                    undefined.setdefault((scores.model, column.title), []).append(f"{row.method} {cell.undefined}")
+        for method, column in product(scores.rows, scores.columns):
+            if count := scores.undefined(method, column):
+                undefined.setdefault((scores.model, column.title), []).append(f"{method} {count}")
     rows = [(model, metric, ", ".join(names)) for (model, metric), names in undefined.items()]
     head = ("model", "metric", "images where it is not defined, by method")
     table = Table(head, rows, "Finite maps without a score")
@@ -449,14 +449,12 @@ def failure_chapter(results: Results, tables: Sequence[ScoreTable]) -> Section:
         sections += [Section(f"Verdicts on {model}", table=table)] if rows else []
     for scores in tables:
         pairs = sorted(scores.flags(controls=False) | scores.flags(controls=True))
-        indices = {column.title: index for index, column in enumerate(scores.columns)}
+        known = {column.title: column for column in scores.columns}
         rows = [
-            (flag, title, *(row.cells[indices[title]].flags.get(flag) or ZERO for row in scores.rows))
+            (flag, title, *(scores.counts(one, known[title]).flags().get(flag) or ZERO for one in scores.rows))
             for flag, title in pairs
         ]
-        table = Table(
-            ("flag", "metric", *(row.method for row in scores.rows)), rows, f"Flagged scores on {scores.model}"
-        )
+        table = Table(("flag", "metric", *scores.rows), rows, f"Flagged scores on {scores.model}")
         sections += [Section(f"Flags on {scores.model}", table=table)] if rows else []
     return Section("Missing, failures and flags", sections=tuple(sections))
 

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from fringe._strings.names import method_title
 from fringe.bench.experiments import Manifest, Results, Store
-from fringe.bench.report._table import STATUS, Column, ScoreTable, columns_of, reference_of
+from fringe.bench.report._table import STATUS, Column, ModelTable, columns_of, reference_of
 from fringe.data import EMBEDDED, find_inputs
 from fringe.errors import FringeError, InputError
 from fringe.inputs import ImageEntry, content_digest, content_of, prepare
@@ -225,7 +225,7 @@ def choose_examples(
     )
 
 
-def plot_examples(results: Results, table: ScoreTable, examples: ExampleSet, data: GridData) -> Figure:
+def plot_examples(results: Results, table: ModelTable, examples: ExampleSet, data: GridData) -> Figure:
     """Draw one grid: a row per image, the input and a column per method, the reference first."""
     metrics = labels([MetricLabel(c.label, c.settings["metric"], c.title, c.direction) for c in table.columns])
     shown = pl.col("image").cast(pl.String).is_in(list(examples.images))
@@ -242,7 +242,7 @@ def plot_examples(results: Results, table: ScoreTable, examples: ExampleSet, dat
 
 def _grid_row(
     results: Results,
-    table: ScoreTable,
+    table: ModelTable,
     metrics: Sequence[MetricLabel],
     image: str,
     data: GridData,

@@ -4,37 +4,34 @@ scene with a known answer, over all its networks, with chance beside every score
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from fringe._strings.formats import counted, decimals_for
+from fringe._strings.formats import counted
 from fringe._strings.names import Reference
-from fringe._strings.tables import Cell, Row, Table, best_of
-from fringe.bench.experiments import Results
+from fringe._strings.tables import Cell, Row, Table
+from fringe.bench.experiments import MethodScores, Results
 from fringe.bench.report._render import Section
-from fringe.errors import InputError, require
+from fringe.errors import InputError
 from fringe.evaluation import (
     LEVEL,
-    NOT_BETTER,
     NOT_BETTER_MEANS,
     RESAMPLES,
-    ControlTest,
-    Difference,
-    Estimate,
+    Score,
+    ScoreTable,
     conclude,
-    holm,
-    is_of_another,
-    paired_all,
-    summary,
-    too_few,
+    method_cell,
     variants_of,
 )
 from fringe.metrics import ARROW, METRICS, Aggregate, Direction
 
+#: The title of the chapter of scenes, and of its section of conditions.
+TRUTH, GATES = "Tests with a known answer", "Gates"
 #: The method that others are compared with, where a run has it.
 DEFAULT_REFERENCE = "fringe"
 #: Marks cells with images that were not computed.
@@ -62,8 +59,8 @@ _NO_MAP = ("failed", "unreadable")
 
 @dataclass(frozen=True)
 class Column:
-    """A metric: its ``label`` in the plan, its ``title`` here, and the ``decimals`` that its cells are printed with.
-    Where the metrics of the model were judged, ``verdict`` says how it did: only one that passes has a winner."""
+    """A metric: its ``label`` in the plan and its ``title`` here. Where the metrics of the model were judged,
+    ``verdict`` says how it did: only one that passes has a winner."""
 
     label: str
     title: str
@@ -71,12 +68,7 @@ class Column:
     unit: str
     summary: Aggregate
     settings: Mapping[str, Any]
-    decimals: int = 3
     verdict: str = "passes"
-
-    @property
-    def valid(self) -> bool:
-        return self.verdict not in UNFIT
 
     @property
     def heading(self) -> str:
@@ -85,101 +77,53 @@ class Column:
 
 
 @dataclass(frozen=True)
-class ScoreCell:
-    """One method under one metric. Of the ``required`` images, ``n`` have a score, ``missing`` were not computed,
-    ``failed`` have no valid map, and for the rest the metric is not defined; ``clustered`` says that images which
-    share pixels are resampled together. ``difference`` is the reference method
-    less this one, image by image; ``adjusted`` its p after Holm, ``mark`` the asterisks of that. ``control`` compares
-    it with the controls, and ``behind`` says that one made of another method's map has a better score. ``flags``
-    counts."""
+class ModelTable:
+    """The ``scores`` of a model of a run, under the metrics in ``columns``; methods are compared with ``reference``."""
 
-    estimate: Estimate
-    required: int
-    missing: int
-    failed: int
-    flags: Mapping[str, int]
-    best: bool
-    near_tie: bool
-    difference: Difference | None
-    adjusted: float
-    clustered: bool
-    control: ControlTest | None
-    behind: bool = False
-
-    @property
-    def n(self) -> int:
-        return self.estimate.n
-
-    @property
-    def undefined(self) -> int:
-        return self.required - self.n - self.missing - self.failed
-
-    @property
-    def mark(self) -> str:
-        """Asterisks of the difference, and the signs of what is not shown and of what is not computed."""
-        not_better = self.control is not None and self.control.better is False
-        return significance_stars(self.adjusted) + NOT_BETTER * not_better + INCOMPLETE * bool(self.missing)
-
-    def shown(self, decimals: int) -> Cell:
-        """The cell as it is printed, with ``n=64``, or ``n=60 of 64`` if images have no score."""
-        is_shown = not self.behind and (self.control is None or bool(self.control.better))
-        return Cell(
-            self.estimate.value,
-            decimals,
-            half=self.estimate.half,
-            style="" if not is_shown else "best" if self.best else "near" if self.near_tie else "",
-            mark=self.mark,
-            note=f"n={self.n}" if self.n == self.required else f"n={self.n} of {self.required}",
-            hint=f"not shown to be better than {self.control.control}"
-            if NOT_BETTER in self.mark and self.control
-            else "",
-        )
-
-
-@dataclass(frozen=True)
-class ScoreRow:
-    """A method or a control, and a cell per column."""
-
-    method: str
-    control: bool
-    cells: tuple[ScoreCell, ...]
-
-
-@dataclass(frozen=True)
-class ScoreTable:
-    """All methods of a model, the controls last, under its metrics. ``comparisons`` is how many the adjustment of p
-    counts, ``seed`` that of the intervals; ``conclusions`` say what the scores show. Unless all gates of the model
-    hold, its scores prove nothing."""
-
-    title: str
+    results: Results
     model: str
     reference: str
     columns: tuple[Column, ...]
-    rows: tuple[ScoreRow, ...]
-    comparisons: int
-    seed: int
-    gates_hold: bool
-    conclusions: tuple[str, ...] = ()
+    scores: ScoreTable
 
     @property
-    def competing(self) -> tuple[ScoreRow, ...]:
-        """The methods, without the controls."""
-        return tuple(row for row in self.rows if not row.control)
+    def rows(self) -> tuple[str, ...]:
+        """The methods, and then the controls."""
+        return self.results.methods(self.model)
 
     @property
-    def controls(self) -> tuple[ScoreRow, ...]:
-        """The controls."""
-        return tuple(row for row in self.rows if row.control)
-
-    @property
-    def control_tests(self) -> tuple[ControlTest, ...]:
-        """The comparisons of methods with the controls."""
-        return tuple(cell.control for row in self.rows for cell in row.cells if cell.control is not None)
+    def competing(self) -> tuple[str, ...]:
+        """The methods without the controls."""
+        return self.results.methods(self.model, controls=False)
 
     @property
     def methods(self) -> list[str]:
-        """Names of the methods, the reference first."""
-        return sorted((row.method for row in self.competing), key=lambda method: method != self.reference)
+        """The methods, the reference first."""
+        return sorted(self.competing, key=lambda method: method != self.reference)
+
+    @property
+    def gates_hold(self) -> bool:
+        """Whether the answer of its scene is known; else its scores prove nothing."""
+        return not self.results.manifest.failed_gates(self.model)
+
+    def counts(self, method: str, column: Column) -> MethodScores:
+        """How many scores there are, are missing and failed, and why."""
+        return self.results.cells[self.model, method, column.label]
+
+    def score(self, method: str, column: Column) -> Score:
+        """What is known of a method, or a control, under a metric."""
+        return self.scores.cells[method, column.label]
+
+    def undefined(self, method: str, column: Column) -> int:
+        """Of how many maps the metric is not defined."""
+        return self.counts(method, column).scored - self.score(method, column).estimate.n
+
+    @cached_property
+    def conclusions(self) -> list[str]:
+        """What the scores show."""
+        variants = variants_of({column.label: column.settings for column in self.columns})
+        without = [one.label for one in self.columns if one.verdict in UNFIT or one.settings["metric"] in _OF_PATHS]
+        return conclude(self.scores, variants=variants, without=without) if self.gates_hold else []
 
     @property
     def groups(self) -> list[tuple[str, int]]:
@@ -190,26 +134,28 @@ class ScoreTable:
 
     @property
     def shown(self) -> Table:
-        """The table as it is printed."""
-        rows = [
-            (
-                Cell(row.method, note="reference" if row.method == self.reference else "control" * row.control),
-                *(cell.shown(column.decimals) for cell, column in zip(row.cells, self.columns, strict=True)),
-            )
-            for row in (*self.competing, *self.controls)
-        ]
-        rules = (len(self.competing) - 1,) if self.controls else ()
-        columns = ("method", *(column.heading for column in self.columns))
-        return Table(
-            columns, rows, self.title, rules, self.groups, [*self.conclusions, *legend(self), *flag_lines(self)]
-        )
+        """The table as it is printed; a cell has ``n=64``, or ``n=60 of 64`` if images have no score."""
+        rows = list[Row]()
+        for method in self.rows:
+            cells, role = list[Cell](), "reference" if method == self.reference else "control"
+            for column in self.columns:
+                score, counts = self.score(method, column), self.counts(method, column)
+                n = f"n={score.estimate.n}" + f" of {counts.required}" * (score.estimate.n != counts.required)
+                cells.append(score.cell(n, mark=INCOMPLETE * bool(counts.missing), near=True))
+            is_plain = method in self.competing and method != self.reference
+            rows.append((method_cell(method, "" if is_plain else role), *cells))
+        title = f"Methods on {self.model}"
+        title += "" if self.gates_hold else ", whose gate failed: these scores are not to be read"
+        rules = (len(self.competing) - 1,) if self.scores.controls else ()
+        notes = [*self.conclusions, *legend(self), *flag_lines(self)]
+        return Table(("method", *(one.heading for one in self.columns)), rows, title, rules, self.groups, notes)
 
     def flags(self, *, controls: bool) -> Counter[tuple[str, str]]:
         """Count how often each flag is up for the methods' scores, or the controls', by (flag, title of the metric)."""
-        counts: Counter[tuple[str, str]] = Counter()
-        for row in self.controls if controls else self.competing:
-            for column, cell in zip(self.columns, row.cells, strict=True):
-                for name, count in cell.flags.items():
+        counts = Counter[tuple[str, str]]()
+        for method in self.scores.controls if controls else self.competing:
+            for column in self.columns:
+                for name, count in self.counts(method, column).flags().items():
                     counts[name, column.title] += count
         return counts
 
@@ -229,113 +175,28 @@ def columns_of(results: Results, verdicts: Mapping[str, str] | None = None) -> l
 
 def build_table(
     results: Results, model: str, reference: str | None = None, verdicts: Mapping[str, str] | None = None
-) -> ScoreTable:
+) -> ModelTable:
     """Build the table of a model.
 
-    Per metric it marks the best method and its near ties (:func:`near_ties`; a method with exactly the best score is
-    best, too), and against the reference (default: ``fringe``, else the first method) each other method's paired
-    difference under every metric with a direction, all of them together adjusted after Holm. Controls do not compete:
-    each method is compared with them (:func:`compare_with_controls`).
+    Methods are compared with the reference (default: ``fringe``, else the first).
 
     ``verdicts`` on the metrics of this model are by label, if they were judged: metrics that do not pass stand last,
     after those without a verdict, and neither have a best method. Raises InputError for a reference that is no method
     of the model.
     """
     reference = reference_of(results, model, reference)
-    seed = int(results.manifest.plan["seed"])
-    drafts = columns_of(results, verdicts)
-    drafts.sort(key=lambda column: ["passes", *UNFIT].index(column.verdict))
-    known = {column.label: column for column in drafts}
-    labels, methods = results.methods(model), results.methods(model, controls=False)
-    cells = {(method, label): results.cells[model, method, label] for method in labels for label in known}
-    scores = {key: cell.scores for key, cell in cells.items()}
-    clusters = {label: results.clusters(model, label) for label in known}
-    controls = [method for method in labels if method not in methods]
-    words: dict[str, tuple[Direction, Aggregate]] = {k: (one.direction, one.summary) for k, one in known.items()}
-    summaries = summary(scores, controls, words, seed, {label: {"clusters": clusters[label]} for label in known})
-    estimates = {key: one.estimate for key, one in summaries.items()}
-    others = set(methods) - {reference}
-    compared = [(m, label) for m, label in cells if m in others and known[label].direction != "none"]
-    paired = paired_all(
-        [(scores[reference, label], scores[method, label], known[label].summary) for method, label in compared],
-        seed,
-        clusters=results.clusters(model),
+    columns = sorted(columns_of(results, verdicts), key=lambda one: ["passes", *UNFIT].index(one.verdict))
+    methods = results.methods(model)
+    scores = ScoreTable(
+        {(method, one.label): results.scores(model, method, one.label) for method in methods for one in columns},
+        [method for method in methods if results.is_control(method)],
+        {one.label: (one.direction, one.summary) for one in columns},
+        int(results.manifest.plan["seed"]),
+        {one.label: {"clusters": results.clusters(model, one.label)} for one in columns},
+        reference,
+        [one.label for one in columns if one.verdict in UNFIT],
     )
-    differences = dict(zip(compared, paired, strict=True))
-    adjusted = dict(zip(compared, holm([difference.p for difference in paired]), strict=True))
-    grid: dict[tuple[str, str], ScoreCell] = {}
-    for label, column in known.items():
-        competing = {method: estimates[method, label] for method in methods}
-        first, near = near_ties(competing, column.direction if column.valid else "none")
-        best = {method for method in methods if first is not None and competing[method].value == competing[first].value}
-        known[label] = replace(column, decimals=decimals_for((one.value, one.half) for one in competing.values()))
-        for key in ((method, label) for method in labels):
-            grid[key] = ScoreCell(
-                estimates[key],
-                *(len(scores[key]), cells[key].missing, cells[key].failed, cells[key].flags()),
-                best=key[0] in best,
-                near_tie=key[0] in near - best,
-                difference=differences.get(key),
-                adjusted=adjusted.get(key, math.nan),
-                clustered=clusters[label] is not None,
-                control=summaries[key].test,
-                behind=_is_behind(key, estimates, controls, column.direction),
-            )
-    columns = tuple(known.values())
-    rows = tuple(
-        ScoreRow(method, method not in methods, tuple(grid[method, label] for label in known)) for method in labels
-    )
-    comparisons = sum(difference.n > 0 for difference in paired)
-    gates_hold = not results.manifest.failed_gates(model)
-    title = f"Methods on {model}" + ("" if gates_hold else ", whose gate failed: these scores are not to be read")
-    read = (label for label, column in known.items() if column.valid and column.settings["metric"] not in _OF_PATHS)
-    valid = {label: words[label] for label in read}
-    variants = variants_of({label: known[label].settings for label in valid})
-    groups = {label: {"clusters": clusters[label]} for label in valid}
-    sentences = (
-        conclude(scores, summaries, controls, valid, seed, variants=variants, groups=groups) if gates_hold else []
-    )
-    return ScoreTable(title, model, reference, columns, rows, comparisons, seed, gates_hold, tuple(sentences))
-
-
-def _is_behind(
-    key: tuple[str, str], estimates: Mapping[tuple[str, str], Estimate], controls: Sequence[str], direction: Direction
-) -> bool:
-    """Whether a control that is made of another method's map has a better score than this method and metric."""
-    method, metric = key
-    made = [estimates[one, metric].value for one in controls if is_of_another(one, method)]
-    return best_of([estimates[key].value, *made], direction) not in (None, estimates[key].value)
-
-
-def significance_stars(adjusted: float) -> str:
-    """``***`` for an adjusted p below .001, ``**`` below .01, ``*`` below .05, nothing for others and NaN."""
-    return "*" * sum(adjusted < level for level in (0.05, 0.01, 0.001))
-
-
-def near_ties(estimates: Mapping[str, Estimate], direction: Direction) -> tuple[str | None, set[str]]:
-    """Find the label of the best estimate, and those whose interval overlaps its interval; None and nothing if no
-    direction is better, or there is no score. Raises InputError for means among medians.
-
-    A description, not a test: intervals of two methods may overlap where their paired difference is significant (see
-    :func:`paired`). The interval of a mean is the bootstrap's; of a median it is median +- half-IQR, as in the paper's
-    table of max sensitivity (appendices Additional Quantitative Results and Robustness under small input
-    perturbations). The first of equals is the best; an estimate without an interval ties with none.
-    """
-    kinds = sorted({item.summary for item in estimates.values()})
-    require(len(kinds) < 2, "estimates", " and ".join(kinds), "one summary for all")
-    known = {label: item for label, item in estimates.items() if math.isfinite(item.value)}
-    if direction == "none" or not known:
-        return None, set()
-    choose = max if direction == "higher" else min
-    best = choose(known, key=lambda label: known[label].value)
-    spans = {
-        label: (one.median - one.half_iqr, one.median + one.half_iqr)
-        if one.summary == "median"
-        else (one.low, one.high)
-        for label, one in known.items()
-    }
-    low, high = spans.pop(best)
-    return best, {label for label, span in spans.items() if span[0] <= high and span[1] >= low}
+    return ModelTable(results, model, reference, tuple(columns), scores)
 
 
 def reference_of(results: Results, model: str, reference: str | None = None) -> str:
@@ -373,22 +234,16 @@ def sort_metrics(metrics: Mapping[str, Mapping[str, Any]]) -> list[str]:
     return sorted(metrics, key=rank)
 
 
-def legend(table: ScoreTable) -> list[str]:
+def legend(table: ModelTable) -> list[str]:
     """Return how to read the numbers and marks of a table."""
-    means = [column.title for column in table.columns if column.summary == "mean"]
     medians = [column.title for column in table.columns if column.summary == "median"]
-    clustered = any(cell.clustered for row in table.rows for cell in row.cells)
+    clustered = any(group.get("clusters") is not None for group in table.scores.groups.values())
     unit = "clusters of images that share pixels" if clustered else "images"
-    interval = f"mean ± half the width of the {LEVEL:.0%} bootstrap interval over {unit}"
-    interval = f"{interval} ({RESAMPLES} resamples, seed {table.seed})"
-    spread = "median ± half-IQR, (Q3 − Q1) / 2"
-    if means and medians:
-        last = f"{', '.join(medians[:-1])} and {medians[-1]}" if len(medians) > 1 else medians[0]
-        lines = [f"Values: {interval}; for {last}: {spread}."]
-    else:
-        lines = [f"Values: {interval if means else spread}."]
-    lines.append("n: images with a score. ↑: higher is better, ↓: lower is better.")
-    shown = ", if it is shown to be better than every control" * bool(table.control_tests)
+    kind = f"mean (median for {', '.join(medians)})" if medians else "mean"
+    interval = f"{LEVEL:.0%} bootstrap interval over {unit}, {RESAMPLES} resamples, seed {table.scores.seed}"
+    lines = [f"Values: {kind} [{interval}].", "n: images with a score. ↑: higher is better, ↓: lower is better."]
+    tests = table.scores.tests
+    shown = ", if it is shown to be better than every control" * bool(tests)
     lines.append(
         f"Bold and underlined: the best method of a metric{shown}. Bold: its interval overlaps that of the best, which "
         "is no test. Controls are never bold."
@@ -396,25 +251,24 @@ def legend(table: ScoreTable) -> list[str]:
     for verdict, what in UNFIT.items():
         titles = [column.title for column in table.columns if column.verdict == verdict]
         lines += [f"{what}: {', '.join(titles)}. No method wins there."] if titles else []
-    if table.comparisons:
+    if count := table.scores.comparisons:
         lines.append(
             f"*, **, ***: differs from {table.reference} on the same images with p < .05, .01, .001 (sign-flip test of "
-            f"the paired differences, adjusted after Holm for the {table.comparisons} comparisons of this table)."
+            f"the paired differences, adjusted after Holm for the {count} comparisons of this table)."
         )
-    tests = table.control_tests
-    lines += (few := too_few(max((test.difference.signs for test in tests), default=0), len(tests)))
+    lines += (few := table.scores.untested())
     if tests and not few:
         lines.append(
             f"{NOT_BETTER_MEANS}. The greatest p of the sign-flip test against "
             f"each control counts, adjusted after Holm for {counted(len(tests), 'score')}. Such a score is no evidence "
             "for the map."
         )
-    if any(cell.missing for row in table.rows for cell in row.cells):
+    if any(table.counts(method, column).missing for method in table.rows for column in table.columns):
         lines.append(f"{INCOMPLETE}: incomplete, images of this cell were not computed.")
     return lines
 
 
-def flag_lines(table: ScoreTable) -> list[str]:
+def flag_lines(table: ModelTable) -> list[str]:
     """Return how often each flag is up: one line for the methods' scores and one for the controls'."""
     lines = list[str]()
     for who in ("methods", "controls"):
@@ -439,9 +293,10 @@ def cost_of_maps(results: Results, models: Iterable[str], method: str) -> pl.Dat
 
 
 _READING = (
-    "Mean ± half the width of the 95% bootstrap interval. Examples that share pixels are resampled together, and "
+    "Mean [95% bootstrap interval]. Examples that share pixels are resampled together, and "
     "where a scene has several networks these are resampled, too: scores.csv has each of them. n is the number of maps "
     "with a score, the fewest and the most of a column. Chance is the score of a map that says nothing. "
+    "The best method is bold if it is shown to be better than every control. "
     f"{NOT_BETTER_MEANS}, for these networks. The greatest p of the sign-flip "
     "test against each control counts, adjusted after Holm for the methods and scores of a table. A smoothed score "
     "filters the map first: do not compare it with an unsmoothed score."
@@ -464,7 +319,7 @@ def truth_chapter(results: Results) -> Section | None:
     gates = Table(("scene", "network", "gate"), rows, "Conditions under which the answer is known")
     lines = [f"{model}: gate failed ({'; '.join(texts)})" for model, texts in failed.items() if texts]
     unread = tuple(f"{line}. Its scores are not to be read, and no mean holds them." for line in lines)
-    sections = [Section("Gates", table=gates, text=unread)]
+    sections = [Section(GATES, table=gates, text=unread)]
     for label, scene in manifest.scenes.items():
         groups: dict[str, list[str]] = {}
         for model, network in scene["networks"].items():
@@ -479,7 +334,7 @@ def truth_chapter(results: Results) -> Section | None:
                 continue
             sections.append(Section(title, (answer,), _table(results, title, valid)))
     sections[1:1] = [Section("How to read the tables", (_READING,))]
-    return Section("Tests with a known answer", sections=tuple(sections))
+    return Section(TRUTH, sections=tuple(sections))
 
 
 def _table(results: Results, title: str, models: Sequence[str]) -> Table:
@@ -500,26 +355,18 @@ def _table(results: Results, title: str, models: Sequence[str]) -> Table:
         groups[metric] = {"clusters": clusters, "networks": networks}
     seed, controls = int(manifest.plan["seed"]), [method for method in methods if results.is_control(method)]
     words = {metric: (manifest.metrics[metric]["direction"], manifest.metrics[metric]["summary"]) for metric in metrics}
-    summaries = summary(scores, controls, words, seed, groups)
-    cells = {key: one.estimate for key, one in summaries.items()}
-    marks = {key: NOT_BETTER for key, one in summaries.items() if one.test is not None and one.test.better is False}
-    shown = [metric for metric in metrics if any(cells[method, metric].n for method in methods)]
+    cells = (table := ScoreTable(scores, controls, words, seed, groups)).cells
+    shown = [metric for metric in metrics if any(cells[method, metric].estimate.n for method in methods)]
     head = ["method"]
     for metric in shown:  # the title, the preset that the label names, and the direction
         name, preset = manifest.metrics[metric]["title"], Reference.parse(metric).rest
         head.append(f"{name}{f', {preset}' if preset else ''} {ARROW[words[metric][0]]}")
-    decimals = {m: decimals_for((cells[name, m].value, cells[name, m].half) for name in methods) for m in shown}
-    rows: list[Row] = [("chance", *(Cell(chance_of(results, models, m), decimals[m]) for m in shown), "", "")]
+    chances = (Cell(chance_of(results, models, m), cells[methods[0], m].decimals) for m in shown)
+    rows: list[Row] = [("chance", *chances, "", "")]
     for method in methods:
-        estimates = {metric: cells[method, metric] for metric in shown}
-        counts = sorted({one.n for one in estimates.values() if one.n}) or [0]
-        values = [
-            Cell(one.value, decimals[metric], half=one.half, mark=marks.get((method, metric), ""))
-            for metric, one in estimates.items()
-        ]
-        n = counts[0] if len(counts) == 1 else f"{counts[0]}–{counts[-1]}"
         passes = Cell(float(cost_of_maps(results, models, method)["passes"][0]), 0)
-        rows.append((Cell(method, note="control" if results.is_control(method) else ""), *values, n, passes))
+        name = method_cell(method, "control" * results.is_control(method))
+        rows.append((name, *(cells[method, metric].cell() for metric in shown), table.count(method), passes))
     return Table([*head, "n", "passes"], rows, title)
 
 

@@ -18,7 +18,7 @@ from fringe._strings.tables import Table
 from fringe.bench.experiments import Results, Store, read_results
 from fringe.bench.report._build import MetricVerdicts, build_report, read_verdicts
 from fringe.bench.report._render import Section, html_page, latex_document, markdown_report
-from fringe.bench.report._table import Column, ScoreCell, ScoreRow, ScoreTable, build_table, reference_of
+from fringe.bench.report._table import GATES, TRUTH, Column, ModelTable, build_table, reference_of
 from fringe.errors import InputError
 from fringe.settings import Options
 
@@ -117,7 +117,8 @@ def write_report(
     more = [] if chapter is None else [chapter(results)]
     report = build_report(store, results, tables, spec.grid, verdicts, commands, more)
     printed = tuple(table.shown for table in tables)
-    pooled = [part.table for part in report.chapters[1].sections[1:] if part.table] if results.manifest.scenes else []
+    truth = [part for chapter in report.chapters if chapter.title == TRUTH for part in chapter.sections]
+    pooled = [part.table for part in truth if part.table and part.title != GATES]
     files = {
         "report.html": html_page(report),
         "report.md": markdown_report(report),
@@ -158,14 +159,14 @@ def _csv(scores: pl.DataFrame, plan: str, *, header: bool) -> str:
     return frame.with_columns(guarded.name.keep()).write_csv(include_header=header)
 
 
-def summary_csv(tables: Sequence[ScoreTable]) -> str:
+def summary_csv(tables: Sequence[ModelTable]) -> str:
     """Return every cell of the tables, with its difference to the reference method."""
     return to_csv(
         [
-            {"model": table.model, "gates_hold": table.gates_hold, **_summary(table, row, column, cell)}
+            {"model": table.model, "gates_hold": table.gates_hold, **_summary(table, method, column)}
             for table in tables
-            for row in table.rows
-            for column, cell in zip(table.columns, row.cells, strict=True)
+            for method in table.rows
+            for column in table.columns
         ]
     )
 
@@ -184,32 +185,32 @@ def _check_complete(results: Results, *, allow_partial: bool) -> None:
         )
 
 
-def _summary(table: ScoreTable, row: ScoreRow, column: Column, cell: ScoreCell) -> dict[str, Any]:
-    estimate, difference, test = cell.estimate, cell.difference, cell.control
+def _summary(table: ModelTable, method: str, column: Column) -> dict[str, Any]:
+    score, counts = table.score(method, column), table.counts(method, column)
+    estimate, difference, test = score.estimate, score.difference, score.test
     return {
-        "method": row.method,
-        "control": row.control,
+        "method": method,
+        "control": method in table.scores.controls,
         "metric": column.label,
         "direction": column.direction,
         "unit": column.unit,
         "summary": column.summary,
         "value": estimate.value,
-        "spread": estimate.half,
-        **{name: getattr(estimate, name) for name in ("mean", "low", "high", "median", "half_iqr")},
-        "n": cell.n,
-        "required": cell.required,
-        **{name: getattr(cell, name) for name in ("missing", "failed", "undefined", "best", "near_tie")},
+        **{name: getattr(estimate, name) for name in ("mean", "low", "high", "median", "half_iqr", "n")},
+        **{name: getattr(counts, name) for name in ("required", "missing", "failed")},
+        "undefined": table.undefined(method, column),
+        **{name: score.rank == rank for name, rank in (("best", "best"), ("near_tie", "near"))},
         "reference": table.reference,
         **{
             f"difference_{name}": None if difference is None else getattr(difference, name)
             for name in ("value", "low", "high", "n", "p")
         },
-        "p_holm": cell.adjusted,
+        "p_holm": score.adjusted,
         "control_compared": None if test is None else test.control,
         **{
             f"control_difference_{name}": None if test is None else getattr(test.difference, name)
             for name in ("value", "low", "high", "n", "p")
         },
         "control_p_holm": None if test is None else test.adjusted,
-        "flags": " ".join(f"{name}:{number}" for name, number in cell.flags.items()),
+        "flags": " ".join(f"{name}:{number}" for name, number in counts.flags().items()),
     }

@@ -21,7 +21,7 @@ from torch.nn import functional
 
 from fringe._files.disk import sha256_of, write_atomic
 from fringe._files.records import digest
-from fringe._strings.progress import log
+from fringe._strings.progress import NOTE, log
 from fringe.bench.scenes._base import Example, Scene
 from fringe.classifier import Classifier
 from fringe.data import ImageRef, find_inputs
@@ -84,7 +84,10 @@ class TrainedScene(Scene):
         path = cache_folder() / f"{self.name}-{number}-{self._digest(number, training)}.safetensors"
         module = _restored(path, training.build)
         if module is None:
-            log.info("%s is trained for %d epochs on %s", spec, self.epochs, self.device)
+            kept = path.parent
+            log.log(
+                NOTE, "%s is trained once, for %d epochs on %s, and kept in %s", spec, self.epochs, self.device, kept
+            )
             module = self._train(number, training, spec)
             _store(module, path)
         module = module.eval().requires_grad_(False)
