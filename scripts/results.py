@@ -338,7 +338,7 @@ def stamp(name: str, conclusions: Sequence[str] = (), *, computed: bool = True, 
 def _conclusions(runs: Sequence[Results]) -> list[str]:
     """What the scores of the last run, which judges, show by rule; scenes have several tables, and none."""
     results = runs[-1]
-    return [] if results.manifest.scenes else list(build_table(results, results.models[0]).conclusions)
+    return [] if results.manifest.scenes else build_table(results, results.models[0]).conclusions
 
 
 def complete(out: Path, names: Sequence[str]) -> list[Results]:

@@ -186,7 +186,7 @@ def test_a_score_that_is_not_better_than_every_control_is_marked(compared):
         for metric, cell in zip(_service.METRICS, cells, strict=False):
             sign = -1 if "deletion" in metric else 1
             score = float(rows[method, metric]["score"])
-            controls = {name for (name, _), row in rows.items() if row["control"] == "yes"}
+            controls = {name for (name, _), row in rows.items() if row["control"] == "true"}
             theirs = {name: float(text) for name in controls if (text := rows[name, metric]["score"])}
             own = {name: value for name, value in theirs.items() if name.endswith(f":{method}") and value != score}
             best = max(sign * value for name, value in theirs.items() if ":" not in name or name in own)

@@ -181,6 +181,16 @@ def test_controls_of_texts_and_where_they_take_part():
         assert {*TEXT_CONTROLS} <= labels(scene, True)
         assert labels(scene, False) == {"ig"}
     assert not {*TEXT_CONTROLS} & labels("gate", True)
+    # a control of a map that is moved to the centre needs one
+    for scene, has_centre in {
+        "copying": False,
+        "keyword": False,
+        "gate": False,
+        "window": True,
+        "difull": True,
+    }.items():
+        assert ("centre_prior:ig" in labels(scene, True)) == has_centre
+        assert "power(1.5):ig" in labels(scene, True)
 
 
 @pytest.mark.thorough

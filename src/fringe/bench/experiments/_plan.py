@@ -21,6 +21,7 @@ from fringe._strings.names import split_path, unique
 from fringe.attribution import (
     METHODS,
     Attributor,
+    CentrePrior,
     get_method,
     innermost_reference,
     preset_names,
@@ -224,7 +225,13 @@ class Plan:
     def candidates(self, model: PlanModel) -> list[Candidate]:
         """Who takes part on a model: its methods, then the controls."""
         methods = [Candidate(label, method) for label, method in model.methods.items()]
-        return with_controls(methods, self.controls, self._controls_of_kind(model))
+        every, scene = (
+            with_controls(methods, self.controls, self._controls_of_kind(model)),
+            self.scenes.get(model.scene),
+        )
+        if scene is None or (scene.has_space and not scene.has_words):
+            return every
+        return [one for one in every if not isinstance(one.method, CentrePrior)]  # there is no centre
 
     def _controls_of_kind(self, model: PlanModel) -> tuple[str, ...]:
         """The controls of explained boxes, or of the texts of a scene unless there are no controls."""

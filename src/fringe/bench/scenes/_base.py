@@ -81,6 +81,7 @@ class Scene(Settings):
             the ``place`` of the explained box.
         has_words: Whether its inputs are embeddings of words.
         has_pixels: Whether its inputs are images, whose maps can be smoothed.
+        has_space: Whether its inputs have axes in space, and so a centre; not those with words.
         networks: Number of networks of the scene for each given one: 1, or the number that is trained.
     """
 
@@ -94,6 +95,7 @@ class Scene(Settings):
     has_boxes: ClassVar[bool] = False
     has_words: ClassVar[bool] = False
     has_pixels: ClassVar[bool] = True
+    has_space: ClassVar[bool] = True
 
     networks: int = 1
 

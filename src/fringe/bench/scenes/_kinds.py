@@ -141,6 +141,7 @@ class Window(Drawn):
 class SignGate(Drawn):
     """A table: the sign of the first column says which two others tell the class, by their signs."""
 
+    has_space: ClassVar[bool] = False
     name: ClassVar[str] = "gate"
     title: ClassVar[str] = "Gate in a table"
     source: ClassVar[str] = "ours"
