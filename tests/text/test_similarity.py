@@ -84,7 +84,8 @@ def test_images_are_compared_with_images_in_closed_form(tmp_path):
     expected = (o - cosine[:, None] * u) @ tower[1].weight / e.norm(dim=1, keepdim=True)
     torch.testing.assert_close(net(x)[:, 0], cosine)
     torch.testing.assert_close(gradient.flatten(1), expected.detach(), rtol=1e-6, atol=1e-9)
-    result = fringe.explain(net, x, method="ig", target=0, probe=False, baseline=-x)  # its page has no probabilities
+    single = fringe.Similarity(tower, other[:1])  # its page has no probabilities
+    result = fringe.explain(single, x, method="ig", target=0, probe=False, baseline=-x)
     document = page_document(result, 1)
     assert document["classes"][0]["probability"] is None
     assert document["classes"][0]["score"] == pytest.approx(float(cosine[1]), abs=1e-6)
