@@ -3,7 +3,11 @@
     python benchmarks/language_memory.py [METHOD] [LENGTH ...]
 
 The model has the sizes of SmolLM2-135M and random weights: 30 layers, 9 heads, 49,152 tokens; 0.5 GB in float32. An
-exponent is that of a power law between a length and the one before it, of what is above the memory before the call.
+exponent is that of a power law between a length and the one before it, of what is above the memory before the call;
+with more than 512 tokens attention is fused, so that it is no law from 512 to 1,024. Integrated Gradients take two
+points, one after the other: at 256 tokens eight of them had a peak 2% higher.
+
+On one core: 1.33 GiB at 256 tokens, 1.94 at 512 (exponent 1.50), 1.61 at 1,024, and 2.48 at 2,048 (exponent 1.28).
 """
 
 import math

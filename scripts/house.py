@@ -152,7 +152,7 @@ def _undocumented_class(node: ast.ClassDef, module: Module) -> list[str]:
     overriding = (
         {
             *("at", "attribute", "terms", "path", "score", "jvp_use", "is_complete", "planned_passes", "hint"),
-            *("refusal", "add_to", "measure_fn", "start", "schedule", "completed", "stop", "fitted"),
+            *("refusal", "add_to", "measure_fn", "perform", "fitted"),
             *("preset", "fits", "path_of_targets"),
         }
         if node.bases

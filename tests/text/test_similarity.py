@@ -11,6 +11,7 @@ from torch.nn.functional import cosine_similarity
 import fringe
 from fringe.errors import InputError
 from fringe.models import import_transformers
+from fringe.page import page_document
 from fringe.text import TextClassifier
 
 TEXTS = ["the film was great", "a dull plot and a clumsy ending"]
@@ -68,7 +69,7 @@ def test_a_single_other_has_the_similarity_itself_as_its_score(encoder, tmp_path
     assert several.context.probabilities.isfinite().all()
 
 
-def test_images_are_compared_with_images_in_closed_form():
+def test_images_are_compared_with_images_in_closed_form(tmp_path):
     """A linear tower: the gradient of the cosine is (o - cos * u) W / |e|."""
     generator = torch.Generator().manual_seed(0)
     tower = nn.Sequential(nn.Flatten(), nn.Linear(12, 5, bias=False)).double()
@@ -83,6 +84,14 @@ def test_images_are_compared_with_images_in_closed_form():
     expected = (o - cosine[:, None] * u) @ tower[1].weight / e.norm(dim=1, keepdim=True)
     torch.testing.assert_close(net(x)[:, 0], cosine)
     torch.testing.assert_close(gradient.flatten(1), expected.detach(), rtol=1e-6, atol=1e-9)
+    single = fringe.Similarity(tower, other[:1])  # its page has no probabilities
+    result = fringe.explain(single, x, method="ig", target=0, probe=False, baseline=-x)
+    document = page_document(result, 1)
+    assert document["classes"][0]["probability"] is None
+    assert document["classes"][0]["score"] == pytest.approx(float(cosine[1]), abs=1e-6)
+    assert {p for one in document["snapshots"] for p in one["probabilities"]} == {None}
+    page = fringe.write_page(result, tmp_path / "page.html", row=1).read_text(encoding="utf-8")
+    assert re.search(rf'a score of\s*<strong id="chance">{float(cosine[1]):.3f}</strong>', page.replace("−", "-"))
 
 
 def test_towers_of_clip_have_its_own_scale():

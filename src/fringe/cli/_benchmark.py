@@ -47,7 +47,7 @@ def benchmark(given: dict[str, Any], how: dict[str, Any], what: dict[str, Any]) 
         same = flags.model_dump(include={"device", "batch_size", "retry"})
         same |= {"seconds": options.probe, "progress": not flags.as_json}
         known = estimate_run(plan, flags.out, executor=flags.executor, **same)
-        flags.print_json(known.record())
+        flags.print_json(dataclasses.asdict(known))
         flags.print_text(typed(known.describe()))
 
 

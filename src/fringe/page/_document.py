@@ -395,7 +395,8 @@ def _snapshots(
     images = encode_images(pixels, IMAGE_BUDGET * 4 // 5, lossless=small)
     steps: list[int] = [0] if path is None else path.snapshot_steps.tolist()
     entropy = torch.special.entr(start.double()).sum()[None] if path is None else path.points["entropy"]
-    probabilities = start[None] if path is None else path.probabilities
+    has_classes = bool(start.isfinite().any())
+    probabilities = path.probabilities if path is not None and has_classes else start[None].expand(len(steps), -1)
     changes, gain = [None] * len(images), 1.0
     if path is not None:
         change = pixels - pixels[:1]

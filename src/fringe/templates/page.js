@@ -98,7 +98,8 @@ const start = (page, signal) => {
     const shown = page.snapshots[state.point], chosen = page.classes[state.k];
     const where = page.predictions.findIndex((label) => label.index === chosen.index), p = shown.probabilities[where];
     const best = shown.probabilities.reduce((a, q, i) => (q ?? -1) > (shown.probabilities[a] ?? -1) ? i : a, 0);
-    let text = `“${page.predictions[where].label}” has ${percent(p)}`;
+    const score = page.path ? page.path.scores[state.k][shown.step] : chosen.score; // of what is no class
+    let text = `“${page.predictions[where].label}” has ${p === null && score !== null ? `a score of ${number(score)}` : percent(p)}`;
     if (best !== where && shown.probabilities[best] !== null) text += `, “${page.predictions[best].label}” ${percent(shown.probabilities[best])}`;
     if (page.path) {
       const score = page.path.scores[state.k], alone = best === where && chosen.label === page.predictions[where].label;

@@ -5,7 +5,7 @@ import os
 import time
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -100,14 +100,6 @@ class RunEstimate:
         time = describe_seconds(self.seconds)
         text.append(f"in all about {time} on {self.device} in {processes}, without the report")
         return "\n".join(text)
-
-    def record(self) -> dict[str, Any]:
-        """Write the estimate as JSON data.
-
-        Returns:
-            The fields, with the costs of each method under ``"methods"``.
-        """
-        return asdict(self)
 
 
 def describe_seconds(seconds: float) -> str:

@@ -252,11 +252,11 @@ class SerialExecutor:
             runner.progress = self._progress
         else:
             self._runner.use(runner.resolved)
-        for found in tasks:
-            if found is None:
+        for order in tasks:
+            if order is None:
                 time.sleep(POLL_INTERVAL)
             else:
-                yield found[0], perform(self._runner, *found)
+                yield order[0], perform(self._runner, *order)
 
 
 class ProcessExecutor(Executor):
@@ -279,16 +279,16 @@ class ProcessExecutor(Executor):
             hint = "write them as classes of a module that can be imported, or take executor='serial'"
             raise InputError(message, argument="executor", hint=hint) from error
         count, idle, busy = max(1, min(self.workers, most)), list[_Process](), list[_Process]()
-        again, tries, found = deque[tuple[Task, Stored]](), Tries(), None
+        again, tries, order = deque[tuple[Task, Stored]](), Tries(), None
         try:
             while True:
-                while len(busy) < count and (found := again.popleft() if again else next(tasks, ())):
+                while len(busy) < count and (order := again.popleft() if again else next(tasks, ())):
                     for dead in [process for process in idle if not process.alive]:  # it blames no task
                         idle.remove(dead)
                         dead.close()
                     busy.append(idle.pop() if idle else _Process(runner, count))
-                    busy[-1].send(*found)
-                if not busy and found == ():
+                    busy[-1].send(*order)
+                if not busy and order == ():
                     return
                 wait([process.pipe for process in busy], _LOOK)
                 for process in list(busy):

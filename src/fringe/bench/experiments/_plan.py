@@ -438,8 +438,8 @@ def _given_models(spec: ExperimentSpec, models: Mapping[str, Any], chosen: Mappi
         return label, replace(known, label=label)
 
     pairs = (labelled(name, model) for name, model in models.items())
-    found = unique(pairs, "model", "tell them apart with LABEL=SPEC").values()
-    return tuple(replace(model, methods=_methods_of(model, chosen)) for model in found)
+    labels = unique(pairs, "model", "tell them apart with LABEL=SPEC").values()
+    return tuple(replace(model, methods=_methods_of(model, chosen)) for model in labels)
 
 
 def _in_memory(known: PlanModel, module: nn.Module) -> LoadedModel:

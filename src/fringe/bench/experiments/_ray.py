@@ -92,15 +92,15 @@ class RayExecutor(Executor):
 
             for _ in range(min(most, self.workers or room)):
                 hire()
-            again, tries, lonely_since, found = deque[tuple[Task, Stored]](), Tries(), time.monotonic(), None
+            again, tries, lonely_since, order = deque[tuple[Task, Stored]](), Tries(), time.monotonic(), None
             while True:
                 free = [slot for slot in slots if slot.ready and slot.answer is None]
-                while free and (found := again.popleft() if again else next(tasks, ())):
-                    slot = max(free, key=partial(_fit, found[0]))
+                while free and (order := again.popleft() if again else next(tasks, ())):
+                    slot = max(free, key=partial(_fit, order[0]))
                     free.remove(slot)
-                    slot.order, slot.since = found, time.monotonic()
-                    slot.answer = slot.actor.perform.remote(*found)
-                if found == () and not any(slot.ready and slot.answer is not None for slot in slots):
+                    slot.order, slot.since = order, time.monotonic()
+                    slot.answer = slot.actor.perform.remote(*order)
+                if order == () and not any(slot.ready and slot.answer is not None for slot in slots):
                     return
                 for slot, result in self._results(ray, slots):
                     slot.answer = None
@@ -132,7 +132,7 @@ class RayExecutor(Executor):
 
     def _results(self, ray: Any, slots: Sequence[_Slot]) -> list[tuple[_Slot, Any]]:
         """Wait for actors: the answers of some, and why others have none: they ended, or are late."""
-        pending, found = [slot.answer for slot in slots if slot.answer is not None], list[tuple[_Slot, Any]]()
+        pending, results = [slot.answer for slot in slots if slot.answer is not None], list[tuple[_Slot, Any]]()
         if not pending:  # all tasks are claimed by another run
             time.sleep(POLL_INTERVAL)
         ended = ray.wait(pending, num_returns=1, timeout=POLL_INTERVAL)[0] if pending else []
@@ -140,15 +140,15 @@ class RayExecutor(Executor):
         for slot in (slot for slot in slots if slot.answer is not None):
             if slot.answer in ended:
                 try:
-                    found.append((slot, ray.get(slot.answer)))
+                    results.append((slot, ray.get(slot.answer)))
                 except ray.exceptions.RayTaskError as error:
                     raise (error.cause if isinstance(error.cause, FringeError) else error) from None
                 except ray.exceptions.RayActorError as error:
-                    found.append((slot, "ended its process" if slot.ready else f"ended ({_cause(error)})"))
+                    results.append((slot, "ended its process" if slot.ready else f"ended ({_cause(error)})"))
             elif self.timeout and slot.ready and time.monotonic() - slot.since > self.timeout:
                 ray.kill(slot.actor)
-                found.append((slot, f"took longer than {self.timeout:g} s"))
-        return found
+                results.append((slot, f"took longer than {self.timeout:g} s"))
+        return results
 
     def _connect(self, ray: Any) -> None:
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")

@@ -1,7 +1,7 @@
 """Results: the scores that a plan requires, read from the store into arrays, and from arrays into tables."""
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fringe.bench.experiments._manifest import Manifest
-from fringe.bench.experiments._records import MISSING, NO_TARGET, OK, PLAN, STATUSES, Details, fingerprint
+from fringe.bench.experiments._records import MISSING, NO_TARGET, OK, PLAN, STATUSES, fingerprint
 from fringe.bench.experiments._store import Block, Store
 from fringe.errors import InputError, warn_caller
 from fringe.evaluation import ScoreTable
@@ -174,7 +174,14 @@ class Results:
         self.verdicts, self.notes = list(self._places_of_verdicts), list(self._places_of_notes)
 
     def where(self, block: Block) -> NDArray[np.int64]:
-        """Where among the images of the plan those of rows (n) are; -1 for a row that it does not ask for."""
+        """Find the images of rows.
+
+        Args:
+            block: Rows (n).
+
+        Returns:
+            Their third indices (n) of the arrays; -1 for a row that the plan does not ask for.
+        """
         if block.setting not in self._places[0] or not len(self._marks):
             return np.full(len(block.rows), -1)
         marks, keys = block.rows["image"], block.about["metrics"]
@@ -194,8 +201,8 @@ class Results:
             chosen = np.flatnonzero(inverse == n) if len(numbers) > 1 else np.arange(len(rows))
             verdicts[chosen] = self._places_of_verdicts.setdefault(verdict, len(self._places_of_verdicts))
             for flags, error, metrics in words:
-                place = self._places_of_notes.setdefault((tuple(flags), error), len(self._places_of_notes))
-                index[np.ix_([m for m in metrics if m < len(index)], chosen)] = place
+                of_note = self._places_of_notes.setdefault((tuple(flags), error), len(self._places_of_notes))
+                index[np.ix_([m for m in metrics if m < len(index)], chosen)] = of_note
         return index, verdicts
 
     def _add(
@@ -223,8 +230,16 @@ class Results:
         ):
             array[target] = np.where(is_better, values, array[target])
 
-    def place(self, setting: str, metric_key: str) -> tuple[int, int]:
-        """Where the scores (images,) of a setting and a metric are."""
+    def index(self, setting: str, metric_key: str) -> tuple[int, int]:
+        """Find the scores of a setting under a metric.
+
+        Args:
+            setting: Digest of the setting.
+            metric_key: Digest of the metric.
+
+        Returns:
+            The first two indices of the arrays.
+        """
         return self._places[0][setting], self._places[1][metric_key]
 
     @cached_property
@@ -237,18 +252,8 @@ class Results:
     def _column(self, name: str, model: str, method: str, metric: str) -> NDArray[Any]:
         """A part of an array for the images of a model."""
         key = self.manifest.metrics[metric]["key"]
-        place = self.place(self.manifest.setting_key(model, method), key)
-        return getattr(self, name)[place][self._positions[model]]
-
-    def _details(self, at: NDArray[Any]) -> Iterator[tuple[list[int], Details]]:
-        """Read the details of maps, given by their places, some at a time: places, and values (maps, length)."""
-        known = np.unique(at[at > 0])
-        of_block = self.maps["block"][known]
-        for number in np.unique(of_block).tolist():
-            places = known[of_block == number].tolist()
-            ids = {int(self.maps["id"][place]): place for place in places}
-            for rows, details in self._source.details(self.blocks[number], ids):
-                yield [ids[row] for row in rows], details
+        index = self.index(self.manifest.setting_key(model, method), key)
+        return getattr(self, name)[index][self._positions[model]]
 
     @cached_property
     def frame(self) -> "pl.DataFrame":
@@ -353,15 +358,17 @@ class Results:
         """
         columns = {metric: self.cells[model, method, metric].column("map_index") for metric in names}
         result: dict[str, dict[int, Any]] = {metric: {} for metric in names}
-        positions = {
-            metric: {place: i for i, place in enumerate(of.tolist()) if place} for metric, of in columns.items()
-        }
-        for places, details in self._details(np.concatenate([np.empty(0, np.int32), *columns.values()])):
-            for metric, (kind, _, name) in ((metric, name.partition("/")) for metric, name in names.items()):
-                full = f"{kind}/{'' if kind == 'diagnostic' else self.manifest.metrics[metric]['key']}/{name}"
-                for place, values in zip(places, details.get(full, ()), strict=False):
-                    if place in positions[metric]:
-                        result[metric][positions[metric][place]] = values
+        positions = {metric: {at: i for i, at in enumerate(of.tolist()) if at} for metric, of in columns.items()}
+        known = np.unique([at for of_ids in positions.values() for at in of_ids]).astype(np.int64)
+        of_block = self.maps["block"][known]
+        for number in np.unique(of_block).tolist():
+            of_ids = {int(self.maps["id"][at]): at for at in known[of_block == number].tolist()}
+            for ids, details in self._source.details(self.blocks[number], of_ids):
+                for metric, (kind, _, name) in ((metric, name.partition("/")) for metric, name in names.items()):
+                    full = f"{kind}/{'' if kind == 'diagnostic' else self.manifest.metrics[metric]['key']}/{name}"
+                    for row, values in zip(ids, details.get(full, ()), strict=False):
+                        if (position := positions[metric].get(of_ids[row])) is not None:
+                            result[metric][position] = values
         return {metric: {i: of[i] for i in sorted(of)} for metric, of in result.items()}
 
     @cached_property

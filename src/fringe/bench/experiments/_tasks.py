@@ -81,7 +81,7 @@ def pending_tasks(
         gone = dict[str, NDArray[np.bool_]]()  # (images,)
         for method in methods:
             setting = manifest.setting_key(model, method)
-            columns = [results.place(setting, key) for key in keys]
+            columns = [results.index(setting, key) for key in keys]
             failed[method] = np.stack([results.status[column][at] > OK for column in columns])
             lacking[method] = ~(np.stack([is_done[column][at] for column in columns]) | is_limited)
             of_setting = lost.get(setting, frozenset())
