@@ -155,15 +155,16 @@ def test_a_report_section_is_a_function(monkeypatch, tmp_path):
 
 def test_an_executor_is_a_class(tmp_path):
     class Counting(experiments.SerialExecutor):
-        scheduled = 0
+        ended = 0
 
-        def schedule(self, task):
-            Counting.scheduled += 1
-            super().schedule(task)
+        def perform(self, runner, tasks, most):
+            for task, result in super().perform(runner, tasks, most):
+                Counting.ended += 1
+                yield task, result
 
     spec = experiments.ExperimentSpec(**DIGITS, methods="ig", metrics="sparseness", set=["ig.steps=2"], shard=1)
     results = experiments.run_experiment(spec, tmp_path / "run", executor=Counting())
-    assert Counting.scheduled == 2
+    assert Counting.ended == 2
     assert (results.frame["status"] == "ok").all()
 
 
