@@ -24,10 +24,13 @@ _RESAMPLED_AT_ONCE = 2_500_000
 Groups = tuple[NDArray[np.int64], NDArray[np.int64]]
 
 
-def interval(
-    column: NDArray[np.float64], summary: Aggregate, seed: int, groups: Groups | None = None
-) -> tuple[float, float]:
-    """The percentile bootstrap interval of the ``summary`` of the finite numbers of a column, NaN of fewer than two of
+def intervals(
+    columns: Sequence[NDArray[np.float64]],
+    summaries: Sequence[Aggregate],
+    seed: int,
+    groups: Sequence[Groups | None],
+) -> list[tuple[float, float]]:
+    """The percentile bootstrap interval of the summary of the finite numbers of each column, NaN of fewer than two of
     them or of their clusters.
 
     That of ``scipy.stats.bootstrap``, by how often each image is drawn, with or without a score: the draws are the same
@@ -35,47 +38,25 @@ def interval(
     pixels, those of one network its training. Whole clusters are drawn, and where there are several networks these,
     too; a score counts as often as its cluster times its network are drawn (Owen 2007).
     """
-    require_choice("summary", summary, get_args(Aggregate))
-    known = np.isfinite(column)
-    finite = column[known]
-    if (finite.size if groups is None else np.unique(groups[0][known]).size) < 2:
-        return math.nan, math.nan
-    if finite.min() == finite.max():
-        return float(finite[0]), float(finite[0])
-    order, parts = np.argsort(finite, kind="stable"), list[NDArray[np.float64]]()
-    for weights in _counts(len(column), seed) if groups is None else _grouped_counts(groups, seed):
-        chosen = weights[:, known]
-        total = chosen.sum(1, dtype=np.int64)
-        parts.append(_summaries(chosen[total > 0], total[total > 0], finite, order, summary))
-    low, high = np.percentile(np.concatenate(parts), [50 * (1 - LEVEL), 50 * (1 + LEVEL)])
-    return float(low), float(high)
-
-
-def intervals(
-    columns: Sequence[NDArray[np.float64]],
-    summaries: Sequence[Aggregate],
-    seed: int,
-    groups: Sequence[Groups | None],
-) -> list[tuple[float, float]]:
-    """:func:`interval` of each of several columns. The means of columns of one length are two products of matrices."""
-    result, by_size = list[tuple[float, float]](), dict[int, list[tuple[int, NDArray[np.float64]]]]()
-    for index, (column, summary, group) in enumerate(zip(columns, summaries, groups, strict=True)):
-        finite = finite_of(column)
-        together = group is None and summary == "mean" and finite.size > 1 and finite.min() < finite.max()
-        result.append((math.nan, math.nan) if together else interval(column, summary, seed, group))
-        if together:
-            by_size.setdefault(len(column), []).append((index, column))
-    for n, known in by_size.items():
-        values = np.stack([column for _, column in known], axis=1)
-        has_score = np.isfinite(values)
-        parts = list[NDArray[np.float64]]()
-        for counts in _counts(n, seed):
-            weights = counts.astype(np.float64)
-            total = np.full(1, n) if has_score.all() else weights @ has_score
-            with np.errstate(invalid="ignore"):  # no score is drawn: NaN
-                parts.append(weights @ np.where(has_score, values, 0) / total)
-        for (index, _), means in zip(known, np.concatenate(parts).T, strict=True):
-            low, high = np.percentile(finite_of(means), [50 * (1 - LEVEL), 50 * (1 + LEVEL)])
+    for summary in set(summaries):
+        require_choice("summary", summary, get_args(Aggregate))
+    result, alike = [(math.nan, math.nan)] * len(columns), dict[tuple[int, int], list[int]]()
+    for index, (column, group) in enumerate(zip(columns, groups, strict=True)):
+        known = np.isfinite(column)
+        finite = column[known]
+        if (finite.size if group is None else np.unique(group[0][known]).size) < 2:
+            continue
+        if finite.min() == finite.max():
+            result[index] = float(finite[0]), float(finite[0])
+        else:  # columns of one length are resampled together
+            alike.setdefault((len(column), -1 if group is None else index), []).append(index)
+    for (n, _), indices in alike.items():
+        group, values = groups[indices[0]], np.stack([columns[index] for index in indices], axis=1)
+        kinds, parts = list[Aggregate](summaries[index] for index in indices), list[NDArray[np.float64]]()
+        for weights in _counts(n, seed) if group is None else _grouped_counts(group, seed):
+            parts.append(_summaries(weights, values, kinds))
+        for index, drawn in zip(indices, np.concatenate(parts).T, strict=True):
+            low, high = np.percentile(finite_of(drawn), [50 * (1 - LEVEL), 50 * (1 + LEVEL)])
             result[index] = float(low), float(high)
     return result
 
@@ -90,17 +71,20 @@ def _grouped_counts(groups: Groups, seed: int) -> Iterator[NDArray[np.int64]]:
         yield of_clusters[part][:, clusters].astype(np.int64) * models[part][:, networks]
 
 
-def _summaries(
-    weights: NDArray[Any], total: NDArray[Any], finite: NDArray[np.float64], order: NDArray[Any], summary: Aggregate
-) -> NDArray[np.float64]:
-    """The mean or median (R,) of numbers (n,) in each of R resamples, by how often each is drawn (R, n), in all
-    ``total`` (R,) times; ``order`` sorts the numbers."""
-    if summary == "mean":
-        return weights.astype(np.float64) @ finite / total
-    below = np.cumsum(weights[:, order], axis=1, dtype=np.int64)
-    ranks = ((total - 1) // 2)[:, None], (total // 2)[:, None]
-    low, high = (finite[order][(below > rank).argmax(axis=1)] for rank in ranks)
-    return (low + high) / 2
+def _summaries(weights: NDArray[Any], values: NDArray[np.float64], kinds: Sequence[Aggregate]) -> NDArray[np.float64]:
+    """The mean or median (R, K) of the finite ones of numbers (n, K) in each of R resamples, by how often each is drawn
+    (R, n); NaN where none is."""
+    known, drawn = np.isfinite(values), weights.astype(np.float64)
+    total = drawn.sum(1, keepdims=True) if known.all() else drawn @ known
+    with np.errstate(invalid="ignore"):  # no score is drawn: NaN
+        result = drawn @ np.where(known, values, 0) / total
+    for column in (k for k, kind in enumerate(kinds) if kind == "median"):
+        order = np.argsort(values[:, column], kind="stable")[: known[:, column].sum()]  # NaN stands last
+        below = np.cumsum(weights[:, order], axis=1, dtype=np.int64)
+        ranks = (below[:, -1:] - 1) // 2, below[:, -1:] // 2
+        low, high = (values[order, column][(below > rank).argmax(axis=1)] for rank in ranks)
+        result[:, column] = np.where(below[:, -1] > 0, (low + high) / 2, np.nan)
+    return result
 
 
 @lru_cache(maxsize=2)
