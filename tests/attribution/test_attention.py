@@ -184,7 +184,9 @@ class Other(Vision):
 def test_layers_have_the_order_in_which_they_run_and_each_image_its_arguments(method):
     model, other = filled(Vision()), filled(Other())
     shift = torch.tensor([0.5, -1.0, 0.25]).double().view(3, 1, 1)
-    found = fringe.attribute(other, X, method=method, target=TARGET, forward_args=(shift,), batch_size=2).values
+    result = fringe.attribute(other, X, method=method, target=TARGET, forward_args=(shift,), batch_size=2)
+    found = result.values
+    assert result.advice[0].endswith("the layers are blocks.layers.1 to blocks.layers.0")
     model.load_state_dict(other.state_dict())
     model.blocks.layers = nn.ModuleList(reversed(model.blocks.layers))
     for row in range(3):
