@@ -135,7 +135,8 @@ def _winners(contests: Sequence[_Contest], tested: bool, several: bool) -> list[
             if one.level and one.beats_controls:
                 what = f"{one.best} is better than all controls, and level with {_listed(one.level)}"
             elif behind := [method for method, (_, p) in one.others.items() if p < BELOW]:
-                what = f"{one.best} is better than {_listed(behind)}"
+                many = f"{len(behind)} of {len(one.others)} other methods"
+                what = f"{one.best} is better than {many if len(behind) > 3 else _listed(behind)}"
             else:
                 continue
             shown.setdefault(what, []).append(_title(one.metric))
