@@ -40,11 +40,37 @@ def test_lower_is_better_where_the_metric_says_so():
     ]
 
 
-@pytest.mark.parametrize(("shift", "state"), [(1.3, "ahead of"), (0.999, "level with")])
-def test_no_method_wins_where_a_control_is_level_or_ahead(shift, state):
+@pytest.mark.parametrize(
+    ("shift", "what"),
+    [
+        (1.3, "The control diffusion has a better value than the best method"),
+        (0.999, "The best method is not shown to be better than the control diffusion"),
+    ],
+)
+def test_no_method_wins_where_a_control_is_level_or_ahead(shift, what):
     first, second = sentences(table(fringe=1.0, ig=0.5, diffusion=shift), ["diffusion"])
-    assert first == "No method is shown to be better than all other methods and all controls in any metric."
-    assert second.startswith(f"The control diffusion is {state} the best method in a: such a metric is no evidence")
+    assert first == (
+        "No method is shown to be better than all other methods and all controls in any metric; "
+        "in a fringe is better than ig."
+    )
+    assert second == f"{what} in a: such a metric is no evidence for a map here, take another one."
+
+
+def test_the_control_with_the_best_value_is_named():
+    """Also where a sharper map of another method is ahead, by less."""
+    scores = {**table(fringe=0.5, ig=1.0, diffusion=1.4), ("power(1.5):fringe", "a"): SCORES[5] * 0.1 + 1.2}
+    _, second = sentences(scores, ["diffusion", "power(1.5):fringe"])
+    assert second.startswith("The control diffusion has a better value than the best method in a:")
+
+
+def test_what_more_images_would_show_is_said_of_metrics_that_say_something():
+    scores = table(fringe=1.0, ig=0.999, diffusion=1.3)
+    scores |= {(name, "b"): 0.1 * SCORES[i] + value for i, (name, value) in enumerate((("fringe", 1.0), ("ig", 0.99)))}
+    scores["diffusion", "b"] = 0.1 * SCORES[6]
+    *_, alone = sentences({pair: column for pair, column in scores.items() if pair[1] == "a"}, ["diffusion"])
+    assert " differ by 0.001 in a, " in alone  # the only metric, though it says nothing
+    *_, last = sentences(scores, ["diffusion"], ("a", "b"))
+    assert " differ by 0.01 in b, " in last
 
 
 def test_methods_that_are_level_but_ahead_of_all_controls_are_named():
@@ -61,8 +87,8 @@ def test_a_sharper_map_of_another_method_may_be_ahead():
     """Where the map of fringe, made sharper, is ahead of ig, ig has shown no more than that sharper maps win."""
     scores = {**table(fringe=0.5, ig=1.0, edge=0.0), ("power(1.5):fringe", "a"): SCORES[5] * 0.1 + 1.2}
     first, second = sentences(scores, ["edge", "power(1.5):fringe"])
-    assert first == "No method is shown to be better than all other methods and all controls in any metric."
-    assert second.startswith("The control power(1.5):fringe is ahead of the best method in a:")
+    assert first.endswith(" and all controls in any metric; in a ig is better than fringe.")
+    assert second.startswith("The control power(1.5):fringe has a better value than the best method in a:")
     scores["power(1.5):fringe", "a"] -= 0.5
     told = sentences(scores, ["edge", "power(1.5):fringe"])
     assert told == ["ig is better than all other methods and all controls in a."]
@@ -121,6 +147,7 @@ def test_one_method_is_compared_with_its_controls_alone():
 def test_nothing_is_said_of_too_few_images_of_one_method_or_of_metrics_without_a_direction():
     few = {key: values[:4] for key, values in table(fringe=1.0, ig=0.5, edge=0.0).items()}
     assert sentences(few, ["edge"]) == []
+    assert sentences({key: values for key, values in few.items() if key[0] != "edge"}) == []  # and of two methods
     assert sentences(table(fringe=1.0)) == []
     words: Words = {"a": ("none", "mean")}
     scores = table(fringe=1.0, ig=0.5, edge=0.0)

@@ -243,7 +243,7 @@ class ImageComparison(ImageRun[CompareSpec]):
         """What people read, as one file: the pictures, the table of scores, and what the numbers depend on."""
         document, (table, legend, *more) = self.document, self.describe()
         assert isinstance(table, Table)
-        conclusions = document["conclusions"]
+        conclusions = document["conclusions"] or [note for note in table.notes if note.startswith("not tested")]
         notes = [*(note for note in table.notes if note not in conclusions), *str(legend).splitlines()]
         said = dict[type[Metric], str]()
         for label, metric in self.plan.metrics.items():
@@ -274,7 +274,7 @@ class ImageComparison(ImageRun[CompareSpec]):
             pictures=self._pictures,
             tables=[replace(table, title="Scores", notes=notes), *more],
             settings=Table(("what", "value"), rows, "Settings and versions"),
-            path=any(one["label"] == "diffusion" for one in document["methods"]),
+            controls=[one["label"] for one in document["methods"] if one["control"]],
         )
 
     def _described(self) -> list[str | Table]:

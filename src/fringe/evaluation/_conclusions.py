@@ -74,13 +74,12 @@ def conclude(
         At most four sentences; none where nothing was tested.
     """
     contests = _contests(table, [label for label in table.metrics if label not in without])
-    tests = table.tests
-    images = max((test.difference.signs for test in tests), default=0)
-    several = len({method for method, _ in table.scores if method not in table.controls}) > 1
-    if not contests or not (tests or several) or (tests and images < least_images(len(tests))):
+    tests = [test.difference for test in table.tests] or [pair for one in contests for pair, _ in one.others.values()]
+    if not tests or max(pair.signs for pair in tests) < least_images(len(tests)):
         return []
+    several = len({method for method, _ in table.scores if method not in table.controls}) > 1
     turned = _turned(contests, variants or {})
-    return [*_winners(contests, bool(tests), several), *_level(contests), *turned, *_next(contests)]
+    return [*_winners(contests, bool(table.tests), several), *_level(contests), *turned, *_next(contests)]
 
 
 def variants_of(settings: Mapping[str, Mapping[str, Any]]) -> dict[str, tuple[str, str]]:
@@ -131,14 +130,18 @@ def _winners(contests: Sequence[_Contest], tested: bool, several: bool) -> list[
             won.setdefault(one.best, []).append(_title(one.metric))
     if not won:
         who = "No method is" if several else f"{contests[0].best} is not"
-        ahead = dict[tuple[str, str], list[str]]()
+        shown = dict[str, list[str]]()
         for one in contests:
             if one.level and one.beats_controls:
-                ahead.setdefault((one.best, _listed(one.level)), []).append(_title(one.metric))
-        known = "".join(
-            f"; in {_listed(names)} {best} is better than all controls, and level with {level}"
-            for (best, level), names in sorted(ahead.items(), key=lambda item: -len(item[1]))[:2]
-        )
+                what = f"{one.best} is better than all controls, and level with {_listed(one.level)}"
+            elif behind := [method for method, (_, p) in one.others.items() if p < BELOW]:
+                many = f"{len(behind)} of {len(one.others)} other methods"
+                what = f"{one.best} is better than {many if len(behind) > 3 else _listed(behind)}"
+            else:
+                continue
+            shown.setdefault(what, []).append(_title(one.metric))
+        most = sorted(shown.items(), key=lambda item: ("controls" not in item[0], -len(item[1])))[:2]
+        known = "".join(f"; in {_listed(names)} {what}" for what, names in most)
         return [f"{who} shown to be better than {rivals} in any metric{known}."]
     parts = [f"{method} is better than {rivals} in {_listed(names)}" for method, names in won.items()]
     return [f"{'; '.join(parts)}."]
@@ -146,20 +149,19 @@ def _winners(contests: Sequence[_Contest], tested: bool, several: bool) -> list[
 
 def _level(contests: Sequence[_Contest]) -> list[str]:
     """Which control the best method is not shown to be better than, and what to do."""
-    levels = dict[tuple[str, str], list[str]]()
+    levels = dict[str, list[str]]()
     for one in contests:
-        test = one.test
-        if one.modified:
-            levels.setdefault((one.modified, "ahead of"), []).append(_title(one.metric))
-        elif test is not None and test.better is False:
-            state = "ahead of" if test.p == 1.0 else "level with"
-            levels.setdefault((test.control, state), []).append(_title(one.metric))
+        is_behind = one.test is not None and one.test.better is False
+        control = one.test.control if one.test is not None and is_behind else one.modified
+        if control is None:
+            continue
+        what = f"the best method is not shown to be better than the control {control}"
+        if not is_behind or (one.test is not None and one.test.p == 1.0):
+            what = f"the control {control} has a better value than the best method"
+        levels.setdefault(what, []).append(_title(one.metric))
     if not levels:
         return []
-    parts = [
-        f"the control {control} is {state} the best method in {_listed(names)}"
-        for (control, state), names in levels.items()
-    ]
+    parts = [f"{what} in {_listed(names)}" for what, names in levels.items()]
     text = "; ".join(parts)
     return [f"{text[0].upper()}{text[1:]}: such a metric is no evidence for a map here, take another one."]
 
@@ -188,12 +190,13 @@ def _next(contests: Sequence[_Contest]) -> list[str]:
     """What more images would show, of the score where the fewest of them are needed.
 
     A difference of ``power`` half intervals has in four of five samples the p that Holm's adjustment asks of the first
-    of those that were not shown: (1.96 + .84) / 1.96 if there is one.
+    of those that were not shown: (1.96 + .84) / 1.96 if there is one. Metrics that say nothing for a map here are left
+    out, unless all are of this kind.
     """
     needed, z = list[tuple[float, str]](), NormalDist().inv_cdf
-    family = sum(len(one.level) for one in contests)
-    power = (z(1 - BELOW / (2 * max(family, 1))) + z(0.8)) / z(0.975)
-    for one in contests:
+    family = max(1, sum(len(one.level) for one in contests))
+    power = (z(1 - BELOW / (2 * family)) + z(0.8)) / z(0.975)
+    for one in [one for one in contests if one.beats_controls is not False] or contests:
         if (rival := one.rival) is None:
             continue
         difference, _ = one.others[rival]
@@ -205,7 +208,7 @@ def _next(contests: Sequence[_Contest]) -> list[str]:
         text = f"{known} show a difference of {power * half:.2g} in four of five samples"
         advice = "they are level"
         if more <= _MANY_MORE * n:
-            advice = f"take about {_rounded(max(more, n + 1)):,} images to tell them apart"
+            advice = f"take about {_rounded(max(more, n + 1, least_images(family))):,} images to tell them apart"
         needed.append((more, f"{text}: {advice}."))
     return [min(needed)[1]] if needed else []
 

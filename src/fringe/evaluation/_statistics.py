@@ -400,8 +400,8 @@ def holm(p_values: Sequence[float]) -> list[float]:
 NOT_BETTER = "‡"
 #: What the mark means, on screens.
 NOT_BETTER_MEANS = (
-    f"{NOT_BETTER}: not shown to be better than every control: blind maps, and the method's own map made sharper "
-    "(power) or moved to the centre (centre_prior)"
+    f"{NOT_BETTER}: not shown to be better than every control: blind maps, diffusion, and the method's own map made "
+    "sharper (power) or moved to the centre (centre_prior)"
 )
 #: Level of the tests.
 BELOW = 0.05

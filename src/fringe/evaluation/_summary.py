@@ -152,9 +152,12 @@ class ScoreTable:
         return too_few(max((test.difference.signs for test in self.tests), default=0), len(self.tests), noun)
 
     def notes(self, noun: str = "image") -> list[str]:
-        """What the marks of the controls mean, or why there are none."""
+        """What is bold, what the marks of the controls mean, or why there are none."""
         marked = any(one.better is False for one in self.cells.values())
-        return [*[NOT_BETTER_MEANS] * marked, *self.untested(noun)]
+        bold = len({method for method, _ in self.cells}.difference(self.controls)) > 1
+        bold &= any(one.cell().style == "best" for one in self.cells.values())
+        best = f"bold: the best method{', shown to be better than every control' * bool(self.tests)}"
+        return [*[best] * bold, *[NOT_BETTER_MEANS] * marked, *self.untested(noun)]
 
     def _estimates(self) -> dict[Key, Estimate]:
         of = {label: self.groups.get(label, {}).get("networks") for label in self.metrics}
