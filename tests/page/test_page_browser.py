@@ -258,7 +258,8 @@ def test_probabilities_that_are_not_finite_leave_nothing_to_others(visit, tmp_pa
     page = visit(fringe.write_page(result, tmp_path / "page.html"))
     assert set(page.locator("#bars li:not(.rest) .number").all_inner_texts()) == {"–"}
     assert not page.locator("#bars .rest").is_visible()
-    assert page.locator("#status").inner_text() == f"“{page.locator('#name').inner_text()}” has –."
+    status, score = page.locator("#status").inner_text(), float(result.score.flatten()[0])
+    assert status == f"“{page.locator('#name').inner_text()}” has a score of {score:.3g}."
 
 
 def test_a_probability_is_on_one_line(visit, tmp_path):
