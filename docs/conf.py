@@ -70,7 +70,7 @@ for name, packages in SKIPPED.items():
 #: The examples in the order of a reader, the five tutorials first; any other example follows.
 ORDER = (
     *("plot_photograph", "plot_trust", "plot_text", "plot_tabular", "plot_benchmark"),
-    *("plot_boxes", "plot_time_series", "plot_segmentation", "plot_add_metric"),
+    *("plot_boxes", "plot_similarity", "plot_time_series", "plot_segmentation", "plot_add_metric"),
 )
 
 
