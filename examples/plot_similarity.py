@@ -43,7 +43,7 @@ result[0].plot()
 # %%
 # Is it right?
 # ------------
-# The similarity without a word is a second opinion. Each word is left out of the sentence in turn, and the encoder reads
+# The similarity without a word is a second opinion. Each word is left out in turn, and the encoder reads
 # the rest:
 
 words, values = merge_words(result.context.features[0], result.values[0])
