@@ -120,7 +120,7 @@ def folder(tmp_path, monkeypatch):
         Path(place).mkdir(parents=True)
         for number in range(4):
             image = Image.open(str(photos[number % 2])).resize((40 + number, 40))
-            image.save(Path(place, f"{number}_thing_000.jpg"))
+            image.save(Path(place, f"{number}_thing_00{number}.jpg"))
     for name in ("photo.jpg", "../shared/images/imagenet/0000_tench.jpg"):
         shutil.copy(str(photos[0]), name)
     small = Preprocessing.parse("resize=32,crop=32,mean=0.5,std=0.5")

@@ -166,8 +166,9 @@ def _answer(
             return
         if result is None:
             return
-        if result.next:  # whose files the next result replaces
-            yield [fragment("app", "status", result.next), result.html, *_NOTHING[1:-1], gr.skip()]
+        if result.next:  # whose files the next result replaces; in an element of its own, so that its frame goes, too
+            html = f"<section>{result.html}</section>"
+            yield [fragment("app", "status", result.next), html, *_NOTHING[1:-1], gr.skip()]
             continue
         files = [gr.DownloadButton(value=str(file), visible=True) for file in result.files]
         yield ["", result.html, *files, gr.Button(interactive=False)]
