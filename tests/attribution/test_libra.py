@@ -112,6 +112,18 @@ def test_gated_units_and_root_mean_squares_are_complete(kind, own):
     torch.testing.assert_close(total, score, rtol=1e-9, atol=1e-12)
 
 
+def test_a_product_with_a_parameter_is_not_gated():
+    """Also where the parameter takes gradients, as in a function that fringe does not freeze."""
+    layer, scale = filled(nn.Linear(6, 4)), nn.Parameter(normal(4, seed=5))
+    x = normal(1, 6, seed=4)
+    maps = []
+    for is_balanced in (False, True):
+        score = (layer(x.requires_grad_(True)).relu() * scale).sum()
+        assert not is_balanced or balance_gradients(score) == 0
+        maps.append(torch.autograd.grad(score, x)[0])
+    torch.testing.assert_close(maps[1], maps[0], rtol=0, atol=0)
+
+
 def test_a_llama_is_complete():
     pytest.importorskip("transformers")
     transformers = import_transformers()

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional
 
 #: Makes the gradient in a node's first input of that in its first output.
@@ -52,8 +52,12 @@ def _with_first(rule: Rule) -> Callable[[Any, Any], Any]:
 
 
 def _is_gated_product(node: Any) -> bool:
-    """Whether a node multiplies an activation by other features."""
-    factors = [before.name() for before, _ in node.next_functions if before is not None]
+    """Whether a node multiplies an activation by other features, and not by parameters."""
+    factors = [
+        before.name()
+        for before, _ in node.next_functions
+        if before is not None and not isinstance(getattr(before, "variable", None), nn.Parameter)
+    ]
     return node.name() == "MulBackward0" and len(factors) == 2 and not _ACTIVATIONS.isdisjoint(factors)
 
 
@@ -92,9 +96,11 @@ def _silu(node: Any) -> Rule:
 
 
 def _deviation(_: Any) -> Rule:
+    """Of the deviation of root mean squares, no gradient."""
     return torch.zeros_like
 
 
+#: What a gated linear unit multiplies by other features.
 _ACTIVATIONS = {"GeluBackward0", "ReluBackward0", "SiluBackward0"}
 #: By the names of PyTorch's own nodes; those of a model's author have no number.
 _RULES: dict[str, Callable[[Any], Rule | None]] = {

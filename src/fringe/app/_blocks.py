@@ -166,7 +166,8 @@ def _answer(
             return
         if result is None:
             return
-        if result.next:  # whose files the next result replaces; in an element of its own, so that its frame goes, too
+        if result.next:  # whose files the next result replaces
+            # an element of its own: of the same frame, a browser that still loads it would drop the next document
             html = f"<section>{result.html}</section>"
             yield [fragment("app", "status", result.next), html, *_NOTHING[1:-1], gr.skip()]
             continue

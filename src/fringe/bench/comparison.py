@@ -243,7 +243,7 @@ class ImageComparison(ImageRun[CompareSpec]):
         """What people read, as one file: the pictures, the table of scores, and what the numbers depend on."""
         document, (table, legend, *more) = self.document, self.describe()
         assert isinstance(table, Table)
-        conclusions = document["conclusions"] or [note for note in table.notes if note.startswith("not tested")]
+        conclusions = document["conclusions"] or self._scores.untested
         notes = [*(note for note in table.notes if note not in conclusions), *str(legend).splitlines()]
         said = dict[type[Metric], str]()
         for label, metric in self.plan.metrics.items():

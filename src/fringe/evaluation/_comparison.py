@@ -105,8 +105,8 @@ class Comparison:
         """Say what the scores show.
 
         Returns:
-            At most four sentences: which method is better than all others and all controls, and in which scores; where
-            a control is level with the best; whether the reference decides; what more images would show.
+            At most four sentences: which method is better than all others and all controls, and in which metrics; which
+            control the best is not shown to be better than; whether the reference decides; what more images would show.
         """
         return self.tidy_scores.conclusions
 
@@ -281,6 +281,15 @@ class TidyScores:
         """What the scores show (:func:`conclude`)."""
         return conclude(self.table, variants=variants_of({k: metric.record() for k, metric in self.metrics.items()}))
 
+    @property
+    def untested(self) -> list[str]:
+        """Say, in a sentence or none, that there are too few images, or photographs of boxes, for the tests."""
+        return self.table.untested(self._noun)
+
+    @property
+    def _noun(self) -> str:
+        return "image" if self.clusters is None else "photograph"
+
     def entries(self) -> list[dict[str, Any]]:
         """One plain dict a method and metric, in the order of the rows: :class:`Estimate` over the images that have a
         score, of how many ``images``, and ``clusters`` if there are any; how many scores are ``flagged``, and how often
@@ -332,7 +341,7 @@ class TidyScores:
             for method, more in costs.items()
         ]
         methods = sum(method not in controls for method in costs)
-        notes = self.table.notes("image" if self.clusters is None else "photograph")
+        notes = self.table.notes(self._noun)
         for label in self.metrics:
             ones = [row for (_, metric), group in self.groups.items() if metric == label for row in group]
             flags = sorted({flag for row in ones for flag in row["flags"]})

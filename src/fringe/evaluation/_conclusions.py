@@ -62,8 +62,8 @@ class _Contest:
 def conclude(
     table: ScoreTable, *, variants: Mapping[str, tuple[str, str]] | None = None, without: Collection[str] = ()
 ) -> list[str]:
-    """Say which method is better than all others and all controls, where a control is level with the best, whether the
-    reference decides, and what more images would show.
+    """Say which method is better than all others and all controls, which control the best is not shown to be better
+    than, whether the reference decides, and what more images would show.
 
     Args:
         table: The scores.

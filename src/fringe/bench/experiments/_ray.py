@@ -100,7 +100,7 @@ class RayExecutor(Executor):
                     free.remove(slot)
                     slot.order, slot.since = order, time.monotonic()
                     slot.answer = slot.actor.perform.remote(*order)
-                if order == () and not any(slot.ready and slot.answer is not None for slot in slots):
+                if order == () and not again and not any(slot.ready and slot.answer is not None for slot in slots):
                     return
                 for slot, result in self._results(ray, slots):
                     slot.answer = None
