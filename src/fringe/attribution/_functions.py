@@ -16,9 +16,8 @@ from torch import Tensor, nn
 
 from fringe._numbers.rng import global_seed
 from fringe._strings.names import Reference, split_source
-from fringe.attribution._base import Attribution, Attributor, get_method
+from fringe.attribution._base import METHODS, Attribution, Attributor, get_method
 from fringe.attribution._diagnostics import gradient_attribution
-from fringe.attribution._registry import METHODS
 from fringe.errors import FringeError, InputError, did_you_mean
 from fringe.paths import Problem
 
