@@ -27,7 +27,6 @@ from fringe.errors import FringeError, InputError, TargetError, TransientError, 
 from fringe.inputs import (
     ImageEntry,
     ImageSample,
-    PredictedBox,
     choose_references,
     content_digest,
     find_images,
@@ -75,35 +74,36 @@ def _as_plain(value: Any) -> Any:
     raise InputError(f"a setting of type {type(value).__name__} cannot be stored", argument="methods", hint=hint)
 
 
+#: Parts of a plan that may gain entries, and at how many levels.
+_GROWS = {"models": 1, "preprocessing": 1, "model_output": 1, "metrics": 1, "scenes": 1, "methods": 2}
+
+
 def without_growth(previous: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
     """``new`` without all that a plan may gain in its folder: images, models, methods and metrics. The run may go on if
     this is ``previous``."""
-
-    def known(part: str) -> dict[str, Any]:
-        return {name: value for name, value in new[part].items() if name in previous[part]}
-
-    methods = {
-        model: {name: method for name, method in named.items() if name in previous["methods"][model]}
-        for model, named in new["methods"].items()
-        if model in previous["methods"]
+    parts = [part for part in _GROWS if part in previous and part in new]
+    shared = {part: _known(previous[part], new[part], _GROWS[part]) for part in parts}
+    limits = {
+        part: _not_raised(previous, new, part, of) for part, of in (("limits", "metrics"), ("examples", "scenes"))
     }
-    limits: dict[str, int] = {}
-    for metric in previous["metrics"]:
-        limiting = (previous if _limit(new, metric) >= _limit(previous, metric) else new)["limits"]
-        limits |= {metric: limiting[metric]} if metric in limiting else {}
-    parts = ("models", "preprocessing", "model_output", "metrics", "scenes")
-    shared = {part: known(part) for part in parts if part in previous and part in new}
-    examples = {
-        label: previous["examples"][label] if label not in new.get("examples", {}) else min(n, new["examples"][label])
-        for label, n in previous.get("examples", {}).items()
-    }
-    more = {"examples": examples} if examples else {}
-    plain = {name: value for name, value in new.items() if name != "examples"}
-    return {**plain, **shared, **more, "methods": methods, "limits": limits, "n": min(previous["n"], new["n"])}
+    plain = {name: value for name, value in new.items() if name not in limits}
+    some = {part: known for part, known in limits.items() if known or part in previous}
+    return {**plain, **shared, **some, "n": min(previous["n"], new["n"])}
 
 
-def _limit(plan: Mapping[str, Any], metric: str) -> int:
-    return min(plan["limits"].get(metric, plan["n"]), plan["n"])
+def _known(previous: Mapping[str, Any], new: Mapping[str, Any], levels: int) -> Any:
+    """``new`` without entries that ``previous`` has not."""
+    return {name: _known(previous[name], new[name], levels - 1) for name in new if name in previous} if levels else new
+
+
+def _not_raised(previous: Mapping[str, Any], new: Mapping[str, Any], part: str, of: str) -> dict[str, int]:
+    """The numbers of images to which metrics or scenes are limited: those of ``previous``, but the smaller ones."""
+    result = dict[str, int]()
+    for name in previous.get(of, ()):
+        before, now = (min(plan.get(part, {}).get(name, plan["n"]), plan["n"]) for plan in (previous, new))
+        limiting = (previous if now >= before else new).get(part, {})
+        result |= {name: limiting[name]} if name in limiting else {}
+    return result
 
 
 #: Images whose logits are stored for each model.
@@ -146,23 +146,6 @@ class ExampleEntry(ImageEntry):
     example: Example
     parts: tuple[str, ...]
 
-    def record(self) -> dict[str, Any]:
-        """As plain data, with the scene, the cluster and the class."""
-        example = self.example
-        return {**super().record(), "scene": self.label, "cluster": example.cluster, "target": example.target}
-
-
-@dataclass(frozen=True, kw_only=True)
-class BoxEntry(ImageEntry):
-    """A predicted ``box`` of a ``photograph``."""
-
-    photograph: ImageEntry
-    box: PredictedBox
-
-    def record(self) -> dict[str, Any]:
-        """As plain data, with the photograph as the cluster, and the best label."""
-        return {**super().record(), "cluster": self.box.photograph, "target": self.box.label}
-
 
 def sample_examples(
     scenes: Mapping[str, Scene],
@@ -190,7 +173,9 @@ def sample_examples(
             parts = tuple(contents[source] for source in example.images)
             what = {**asdict(example), "images": parts, "settings": scene.record()}  # not where the images lie
             ref = ImageRef(f"{label}-{example.id}", f"scene {label}: {example.id}", None, -1)
-            entries.append(ExampleEntry(ref, digest(what), label, scene=scene, example=example, parts=parts))
+            about = {"place": example.values["place"]} if scene.has_boxes else {}
+            about |= {"label": label, "cluster": example.cluster, "target": example.target}
+            entries.append(ExampleEntry(ref, digest(what), scene=scene, example=example, parts=parts, **about))
     return ImageSample(tuple(entries), ())
 
 
@@ -199,8 +184,6 @@ def open_entry(
 ) -> tuple[Tensor, Tensor | None]:
     """The model's input (C, H, W), and for an example of a scene the pixels (H, W) that the model uses (other kinds:
     :meth:`fringe.bench.scenes.Scene.make`). Raises as :func:`open_image_entry` does."""
-    if isinstance(picture, BoxEntry):
-        picture = picture.photograph
     if not isinstance(picture, ExampleEntry):
         return open_image_entry(picture, model.preprocessing, exif), None
     try:
@@ -215,9 +198,7 @@ def open_entry(
 
 def forward_arguments(pictures: Sequence[ImageEntry], device: torch.device | str) -> ForwardArguments:
     """Further arguments of the network for images: for boxes of a detector, their places."""
-    examples = [one.example for one in pictures if isinstance(one, ExampleEntry) and one.scene.has_boxes]
-    places = [torch.tensor(example.values["place"], device=device) for example in examples]
-    places += [one.box.place.to(device) for one in pictures if isinstance(one, BoxEntry)]
+    places = [torch.tensor(one.place, device=device) for one in pictures if one.place is not None]
     return ForwardArguments.of(len(places), None, {"place": torch.stack(places)} if places else None)
 
 
@@ -401,9 +382,9 @@ def _with_boxes(
             missing.append(f"{picture.ref.source}: {error}")
             continue
         for box in boxes:
-            ref = replace(picture.ref, id=box.name)
-            name = f"{picture.digest}-box:{digest(box.place.tolist())[:16]}"  # whatever else is explained
-            entries.append(BoxEntry(ref, name, photograph=picture, box=box))
+            ref, place = replace(picture.ref, id=box.name), box.place.tolist()
+            name = f"{picture.digest}-box:{digest(place)[:16]}"  # whatever else is explained
+            entries.append(ImageEntry(ref, name, "", box.photograph, box.label, place))
     return replace(plan, n=max(1, len(entries))), ImageSample(tuple(entries), tuple(missing)), {label: model}
 
 

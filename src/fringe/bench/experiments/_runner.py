@@ -12,8 +12,6 @@ from fringe._numbers.float64 import float64_on
 from fringe._numbers.rng import KeyedGenerator
 from fringe.baselines import InputSpace
 from fringe.bench.experiments._manifest import (
-    BoxEntry,
-    ExampleEntry,
     Manifest,
     Resolved,
     describe,
@@ -308,15 +306,11 @@ class TaskRunner:
         return None if label < len(logits) else f"label {label} does not fit a model of {len(logits)} classes"
 
     def _target(self, images: Sequence[str]) -> Any:
-        entries = [self.resolved.pictures[image] for image in images]
-        known = [entry.example.target for entry in entries if isinstance(entry, ExampleEntry)]
-        if self.resolved.plan.target == "predicted":  # "no object" is no answer
-            known += [entry.box.label for entry in entries if isinstance(entry, BoxEntry)]
-        if len(known) == len(entries):
-            return torch.tensor(known, device=self.device)
-        if self.resolved.plan.target != "label":
-            return self.resolved.plan.target
-        return torch.tensor([entry.ref.label for entry in entries], device=self.device)
+        entries, target = [self.resolved.pictures[image] for image in images], self.resolved.plan.target
+        known = [entry.target for entry in entries if entry.label or target == "predicted"]  # "no object" is no answer
+        if target == "label" and not known:
+            known = [entry.ref.label for entry in entries]
+        return torch.tensor(known, device=self.device) if known and None not in known else target
 
 
 def _evaluate_stored(evaluator: Evaluator, images: list[str], stored: Mapping[str, StoredMap]) -> MethodResult | None:
