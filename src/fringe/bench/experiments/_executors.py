@@ -152,6 +152,7 @@ def run_tasks(runner: TaskRunner, store: Store, tasks: Sequence[Task], log: RunL
     FringeError if the model or the store cannot be used, or the executor has no process that takes a task.
     """
     claimed = set[str]()
+    log.began(runner.resolved, tasks)
 
     def tell(report: TaskReport) -> None:
         log.reports.append(report)

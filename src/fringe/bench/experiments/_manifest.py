@@ -264,8 +264,9 @@ class Manifest:
         return [gate["text"] for gate in self.gates(model) if not gate["holds"]]
 
     def record(self) -> dict[str, Any]:
-        plain = {**vars(self), "images": list(self.images), "missing": list(self.missing)}
-        return plain if self.scenes else {name: value for name, value in plain.items() if name != "scenes"}
+        """As plain JSON data. Raises InputError for a setting that is none."""
+        known = {name: value for name, value in vars(self).items() if value or name != "scenes"}
+        return json.loads(json.dumps(known, default=_as_plain))
 
     @classmethod
     def from_record(cls, record: Mapping[str, Any]) -> "Manifest":
