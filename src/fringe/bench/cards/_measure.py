@@ -406,8 +406,7 @@ def _measure_digits(method: Attributor, part: str, n: int, seed: int, skipped: d
     count = min(n, FEW if makes_maps else n, len(load_digits().test))
     resolved, results = _run(method, part, DigitImages(count), count, seed, skipped, metrics=metrics)
     card, (model,) = card_of(results, VERIFIED, "digits"), results.models
-    first = [image["digest"] for image in resolved.manifest.images[:1]]
-    _, subject = next(TaskRunner(resolved).explainable(model, first))
+    _, subject = TaskRunner(resolved).first_explainable(model, [resolved.manifest.images[0]["digest"]])
     verdicts = Counter(results.map_frame(model, VERIFIED)["verdict"].drop_nulls())
     return replace(
         card,

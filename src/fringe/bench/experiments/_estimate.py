@@ -18,7 +18,6 @@ from fringe.bench.experiments._run import RunOptions
 from fringe.bench.experiments._spec import ExperimentSpec
 from fringe.bench.experiments._store import Store
 from fringe.bench.experiments._tasks import Task, pending_tasks
-from fringe.errors import FringeError
 from fringe.evaluation import CONTROLS
 from fringe.metrics import EvaluatedMaps, Metric, Scores
 
@@ -121,10 +120,8 @@ class Probe:
         metrics = cast("dict[str, Any]", {**plan.metrics, **timed})
         self._runner = how.runner(replace(resolved, plan=replace(plan, metrics=metrics)))
         self._runner.progress = self._watch
-        digests = tuple(image["digest"] for image in self._manifest.images_of(model))
-        if not digests:
-            raise FringeError("images: none of those that were drawn can be read")
-        self._image, subject = next(self._runner.explainable(model, digests))
+        digests = (image["digest"] for image in self._manifest.images_of(model))
+        self._image, subject = self._runner.first_explainable(model, digests)
         self._passes, edge = subject.problem.model.passes, CONTROLS["edge"](subject.problem)[0]
         known = {"target": int(subject.problem.target[0]), "status": "ok"}
         results = self._perform(next(iter(self._manifest.settings[model])), timed, StoredMap(edge, known))

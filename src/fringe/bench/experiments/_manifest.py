@@ -8,6 +8,7 @@ import platform
 import sys
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from typing import Any, Literal
 
 import numpy as np
@@ -17,7 +18,7 @@ from torch import Tensor
 import fringe
 from fringe._files.records import digest
 from fringe._network.arguments import ForwardArguments
-from fringe.bench.experiments._plan import Plan, PlanModel, refuse_lookalikes, written_code
+from fringe.bench.experiments._plan import Plan, refuse_lookalikes, written_code
 from fringe.bench.experiments._spec import options_of
 from fringe.bench.scenes import Example, Scene
 from fringe.classifier import Classifier
@@ -236,7 +237,7 @@ class Manifest:
 
     def model_key(self, model: str) -> str:
         """Name of a model in the settings: weights, structure and preprocessing, not its source."""
-        return digest({name: value for name, value in self.models[model].items() if name not in OF_PEOPLE})
+        return digest(_facts(self.models[model]))
 
     def scene_of(self, model: str) -> str | None:
         """Label of the scene that a model belongs to; None for one that was given."""
@@ -298,11 +299,8 @@ def resolve(plan: Plan, *, logits: bool = False, known: Collection[str] = (), dr
         refuse_lookalikes("methods", model.methods)
     refs = list[ImageRef]()
     if plan.data or not plan.scenes:  # once: a folder may hold very many
-
-        def ignore(argument: str, error: Exception) -> None:
-            """Do nothing: a comparison reports such inputs itself."""
-
-        refs = find_images(plan.data) if plan.sample else list(find_inputs(plan.data, on_error=ignore))
+        given = partial(find_inputs, on_error=lambda argument, error: None)  # a comparison reports such inputs itself
+        refs = find_images(plan.data) if plan.sample else list(given(plan.data))
     loaded = {model.label: model.load(images=refs) for model in plan.models} if plan.scenes else {}
     drawn, references = (draw or _drawn)(plan, refs, loaded)
     loaded = loaded or {model.label: model.load() for model in plan.models}
@@ -313,16 +311,14 @@ def resolve(plan: Plan, *, logits: bool = False, known: Collection[str] = (), dr
         used, code = metric.record(), written_code(metric)
         described |= {"summary": metric.aggregate, "settings": used, "key": digest([used, code] if code else used)}
         metrics[label] = {**described, "limit": plan.limit(label)}
+    models = {label: {**_of_people(one), **describe(one, plan.exif)} for label, one in loaded.items()}
     manifest = Manifest(
         plan=plan.record(),
         images=tuple(picture.record() for picture in drawn.pictures),
         missing=drawn.missing,
-        settings={
-            model.label: _settings(plan, model, describe(loaded[model.label], plan.exif), references)
-            for model in plan.models
-        },
+        settings=_settings(plan, models, references),
         metrics=metrics,
-        models={label: {**_of_people(one), **describe(one, plan.exif)} for label, one in loaded.items()},
+        models=models,
         versions=versions(),
         scenes=_scenes(plan, refs, loaded),
     )
@@ -408,10 +404,8 @@ def _scenes(plan: Plan, refs: Sequence[ImageRef], loaded: Mapping[str, LoadedMod
 
 def with_methods(resolved: Resolved, plan: Plan) -> Resolved:
     """Resolve a plan that differs from a resolved one in its methods alone; no model is loaded and no image read."""
-    manifest = resolved.manifest
-    known = {label: {n: v for n, v in one.items() if n not in OF_PEOPLE} for label, one in manifest.models.items()}
-    settings = {model.label: _settings(plan, model, known[model.label], resolved.references) for model in plan.models}
-    return replace(resolved, plan=plan, manifest=replace(manifest, plan=plan.record(), settings=settings))
+    settings = _settings(plan, resolved.manifest.models, resolved.references)
+    return replace(resolved, plan=plan, manifest=replace(resolved.manifest, plan=plan.record(), settings=settings))
 
 
 def versions() -> dict[str, str]:
@@ -424,12 +418,14 @@ def versions() -> dict[str, str]:
     return {**known, "python": platform.python_version(), **more}
 
 
-#: Facts about a model that change no number.
-OF_PEOPLE = ("spec", "class_names")
-
-
 def _of_people(model: LoadedModel) -> dict[str, Any]:
+    """The facts about a model that change no number."""
     return {"spec": model.spec, **({"class_names": list(model.class_names)} if model.class_names else {})}
+
+
+def _facts(model: Mapping[str, Any]) -> dict[str, Any]:
+    """What :func:`describe` says of a stored model."""
+    return {name: value for name, value in model.items() if name not in ("spec", "class_names")}
 
 
 def describe(model: LoadedModel, exif: str) -> dict[str, Any]:
@@ -444,20 +440,24 @@ def describe(model: LoadedModel, exif: str) -> dict[str, Any]:
 
 
 def _settings(
-    plan: Plan, model: PlanModel, description: Mapping[str, Any], references: tuple[ImageEntry, ...]
-) -> dict[str, dict[str, Any]]:
+    plan: Plan, models: Mapping[str, Mapping[str, Any]], references: tuple[ImageEntry, ...]
+) -> dict[str, dict[str, dict[str, Any]]]:
+    """What shapes the maps, by model and method."""
     digests, defaults = tuple(picture.digest for picture in references), options_of("maps")
     more = {name: plan.more[name] for name, default in defaults.items() if plan.more.get(name, default) != default}
     return {
-        candidate.label: map_setting(
-            model=description,
-            method=candidate.record(),
-            target="example" if model.scene else plan.target,
-            score=plan.score,
-            seed=plan.seed,
-            references=digests if candidate.method is not None and candidate.method.uses_references else None,
-            code=written_code(candidate.method),
-            **more,
-        )
-        for candidate in plan.candidates(model)
+        model.label: {
+            candidate.label: map_setting(
+                model=_facts(models[model.label]),
+                method=candidate.record(),
+                target="example" if model.scene else plan.target,
+                score=plan.score,
+                seed=plan.seed,
+                references=digests if candidate.method is not None and candidate.method.uses_references else None,
+                code=written_code(candidate.method),
+                **more,
+            )
+            for candidate in plan.candidates(model)
+        }
+        for model in plan.models
     }

@@ -1,6 +1,6 @@
 """Compute tasks: maps and scores of some images by one method, as they are stored."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -146,16 +146,16 @@ class TaskRunner:
         """Prepare those images (digests) that can be explained by a model, by size."""
         return [subject for _, subject in self._images(model, images)[0]]
 
-    def explainable(self, model: str, images: Sequence[str]) -> Iterator[tuple[str, EvaluationContext]]:
-        """Yield the images (digests) that can be explained by a model, each prepared alone. Raises FringeError if there
-        is none, with the reason of the last."""
-        count, reason = 0, ""
+    def first_explainable(self, model: str, images: Iterable[str]) -> tuple[str, EvaluationContext]:
+        """The first image (digest) that can be explained by a model, prepared alone. Raises FringeError if there is
+        none, with the reason of the last."""
+        reason = "none of those that were drawn can be read"
         for image in images:
-            groups, failed = self._images(model, (image,))
-            yield from ((image, subject) for _, subject in groups)
-            count, reason = count + len(groups), failed[image][1] if failed else reason
-        if reason and not count:
-            raise FringeError(f"images: {reason}")
+            batches, failed = self._images(model, (image,))
+            if batches:
+                return image, batches[0][1]
+            reason = failed[image][1]
+        raise FringeError(f"images: {reason}")
 
     def _evaluate(
         self, task: Task, images: list[str], subject: EvaluationContext, stored: Mapping[str, StoredMap]
