@@ -347,7 +347,7 @@ def _drawn(
         how = {"holdout": plan.holdout, "labels": plan.target == "label"}
         return sample_images(plan.data, plan.n, plan.seed, plan.exclude, refs=refs, **how), references
     networks = {label: [loaded[model.label] for model in plan.models if model.scene == label] for label in plan.scenes}
-    counts = {label: plan.images(label) for label in plan.scenes}
+    counts = {label: plan.limit(label) for label in plan.scenes}
     images = in_order(refs if any(scene.requires_images for scene in plan.scenes.values()) else [], plan.seed)
     return sample_examples(plan.scenes, networks, images, counts, plan.seed, plan.exclude, digest), references
 

@@ -169,14 +169,14 @@ class Plan:
     """Models, methods, metrics and images. ``name`` tells the plans of one folder apart.
 
     ``data`` names images as a command line does; ``n`` of them are drawn by ``seed``, which keys all noise, too.
-    ``limits`` holds metrics that only the first so many images are scored by. ``exclude`` are digests of images that
-    are not drawn; ``holdout`` draws from the end of the order, for a part that must not meet the others. ``shard``
-    images make a task. ``target``: ``"predicted"`` (top-1 on the clean image, the paper's protocol), ``"label"``, or
-    the number of a class. ``scenes`` by label make the networks and examples of the models, ``n`` examples each, or as
-    many as ``examples`` says, if that is less. ``controls`` may name those that are computed. Unless they are to
-    ``sample``, the images are the first ``n`` in their order. The maps of the first ``shown`` images are stored in any
-    case. Of a detector, ``boxes`` says which are explained, in the form of a command line; once a plan is resolved, its
-    images are these boxes. ``more`` are the options of the specification that have no field here.
+    ``limits`` holds metrics that only the first so many images are scored by, and scenes of fewer examples. ``exclude``
+    are digests of images that are not drawn; ``holdout`` draws from the end of the order, for a part that must not meet
+    the others. ``shard`` images make a task. ``target``: ``"predicted"`` (top-1 on the clean image, the paper's
+    protocol), ``"label"``, or the number of a class. ``scenes`` by label make the networks and examples of the models,
+    ``n`` examples each. ``controls`` may name those that are computed. Unless they are to ``sample``, the images are
+    the first ``n`` in their order. The maps of the first ``shown`` images are stored in any case. Of a detector,
+    ``boxes`` says which are explained, in the form of a command line; once a plan is resolved, its images are these
+    boxes. ``more`` are the options of the specification that have no field here.
     """
 
     name: str
@@ -196,7 +196,6 @@ class Plan:
     holdout: bool = False
     shard: int = 16
     scenes: Mapping[str, Scene] = field(default_factory=dict[str, Scene])
-    examples: Mapping[str, int] = field(default_factory=dict[str, int])
     sample: bool = True
     shown: int = 0
     more: Mapping[str, Any] = field(default_factory=dict[str, Any])
@@ -237,17 +236,14 @@ class Plan:
             return tuple(BOX_CONTROLS)
         return tuple(TEXT_CONTROLS) if self.controls and scene is not None and scene.has_words else ()
 
-    def limit(self, metric: str) -> int:
-        """How many images a metric is computed on."""
-        return min(self.limits.get(metric, self.n), self.n)
-
-    def images(self, scene: str) -> int:
-        """How many images a model is explained on: given ones, or the examples of the scene of this label."""
-        return min(self.examples.get(scene, self.n), self.n)
+    def limit(self, name: str) -> int:
+        """How many images a metric is computed on, or the models of a scene are explained on."""
+        return min(self.limits.get(name, self.n), self.n)
 
     def record(self) -> dict[str, Any]:
         """The plan as plain data, for people and for telling two plans apart."""
         outputs = {model.label: model.output for model in self.models if model.output != "auto"}
+        examples = {name: n for name, n in self.limits.items() if name in self.scenes}
         return {
             "name": self.name,
             "data": list(self.data),
@@ -255,12 +251,12 @@ class Plan:
             "preprocessing": {model.label: model.preprocessing for model in self.models},
             "methods": {model.label: {e.label: e.record() for e in self.candidates(model)} for model in self.models},
             "metrics": {label: metric.record() for label, metric in self.metrics.items()},
-            "limits": dict(self.limits),
+            "limits": {name: n for name, n in self.limits.items() if name not in examples},
             **{name: self.option(name) for name in options_of("maps", "scores")},
             **({"model_output": outputs} if outputs else {}),
             **({"last": True} if self.holdout else {}),
             **({"scenes": {label: scene.record() for label, scene in self.scenes.items()}} if self.scenes else {}),
-            **({"examples": dict(self.examples)} if self.examples else {}),
+            **({"examples": examples} if examples else {}),
         }
 
 
@@ -325,8 +321,7 @@ def build_plan(spec: ExperimentSpec) -> Plan:
         models=scene_models(scenes, models, data, methods) if scenes else models,
         metrics=metrics,
         scenes=scenes,
-        limits={label: n for label, n in limits.items() if label in metrics},
-        examples={label: n for label, n in limits.items() if label in scenes},
+        limits={label: n for label, n in limits.items() if label in limited},
         exclude=frozenset(() if tuned is None else tuned[1]["images"]),
         **fields,
         more={name: value for name, value in options.items() if name not in fields},
@@ -490,4 +485,4 @@ def _with_preset(
 def planned_work_of(plans: Iterable[Plan]) -> list[tuple[str, float, float]]:
     """As :func:`planned_work`, for all models of plans."""
     pairs = ((plan, model) for plan in plans for model in plan.models)
-    return [w for p, a in pairs for w in planned_work(a.methods, p.metrics, p.images(a.scene), p.limits, p.controls)]
+    return [w for p, a in pairs for w in planned_work(a.methods, p.metrics, p.limit(a.scene), p.limits, p.controls)]
