@@ -47,11 +47,17 @@ class MethodCost:
 
 @dataclass(frozen=True)
 class RunEstimate:
-    """What is missing of a ``plan`` of so many ``images``, and what it takes.
+    """What is missing of a plan, and what it takes.
 
-    ``methods`` has an entry for each model and method with missing tasks, and ``metrics`` the seconds of all scores.
-    ``seconds`` is the time of all tasks one after the other on the ``device``. ``bytes`` is the growth of the store
-    without maps, and ``map_bytes`` that by maps if they are saved.
+    Attributes:
+        plan: Name of the plan.
+        images: Number of its images.
+        methods: An entry for each model and method with missing tasks.
+        metrics: Seconds of all scores by metric.
+        seconds: Time of all tasks, one after the other.
+        bytes: Growth of the store without maps.
+        map_bytes: Its growth by maps, if they are saved.
+        device: Where the models are.
     """
 
     plan: str
@@ -64,7 +70,11 @@ class RunEstimate:
     device: str
 
     def describe(self) -> str:
-        """Describe the estimate for people: each method with passes, the scores, the store and the time."""
+        """Describe the estimate for people.
+
+        Returns:
+            A line for each method with passes, for the scores, for the store and for the time.
+        """
         scores = ", ".join(f"{label} {describe_seconds(spent)}" for label, spent in self.metrics.items())
         rows, both = (f"{size / 1e6:.3g} MB" for size in (self.bytes, self.bytes + self.map_bytes))
         lines = [

@@ -174,9 +174,9 @@ def sample_examples(
             parts = tuple(contents[source] for source in example.images)
             what = {**asdict(example), "images": parts, "settings": scene.record()}  # not where the images lie
             ref = ImageRef(f"{label}-{example.id}", f"scene {label}: {example.id}", None, -1)
-            about = {"place": example.values["place"]} if scene.has_boxes else {}
-            about |= {"label": label, "cluster": example.cluster, "target": example.target}
-            entries.append(ExampleEntry(ref, digest(what), scene=scene, example=example, parts=parts, **about))
+            made: dict[str, Any] = {"scene": scene, "example": example, "parts": parts}
+            made |= {"place": example.values["place"]} if scene.has_boxes else {}
+            entries.append(ExampleEntry(ref, digest(what), label, example.cluster, example.target, **made))
     return ImageSample(tuple(entries), ())
 
 
@@ -379,9 +379,9 @@ def _with_boxes(
             missing.append(f"{picture.ref.source}: {error}")
             continue
         for box in boxes:
-            ref, place = replace(picture.ref, id=box.name), box.place.tolist()
-            name = f"{picture.digest}-box:{digest(place)[:16]}"  # whatever else is explained
-            entries.append(ImageEntry(ref, name, "", box.photograph, box.label, place))
+            at = box.place.tolist()
+            name = f"{picture.digest}-box:{digest(at)[:16]}"  # whatever else is explained
+            entries.append(ImageEntry(replace(picture.ref, id=box.name), name, "", box.photograph, box.label, at))
     return replace(plan, n=max(1, len(entries))), ImageSample(tuple(entries), tuple(missing)), {label: model}
 
 
