@@ -228,7 +228,7 @@ class Results:
             (self.note_index, notes[source][:, chosen]),
             (self._rank, rank),
         ):
-            array[target] = np.where(is_better, values, array[target])
+            array[target] = values if is_better.all() else np.where(is_better, values, array[target])
 
     def index(self, setting: str, metric_key: str) -> tuple[int, int]:
         """Find the scores of a setting under a metric.
