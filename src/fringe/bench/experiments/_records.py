@@ -306,18 +306,18 @@ _LISTS: Mapping[str, Any] = {
 
 
 @cache
-def _form(kind: str) -> TypeAdapter[Any]:
-    """The form of a kind of record, or of what rows share: ``names`` and ``notes``."""
+def _form(kind: str, options: tuple[str, ...]) -> TypeAdapter[Any]:
+    """The form of a kind of record, or of what rows share: ``names`` and ``notes``; a plan has ``options``."""
     if kind in _LISTS:
         return TypeAdapter(_LISTS[kind], config=_STRICT)
-    options = dict.fromkeys(options_of("maps", "scores"), NotRequired[str | bool | float | None])
-    return TypeAdapter(_table(_NAMES if kind == "names" else {**_PLAN, "plan": _table({**options, **_ASKED})}))
+    asked = {**dict.fromkeys(options, NotRequired[str | bool | float | None]), **_ASKED}
+    return TypeAdapter(_table(_NAMES if kind == "names" else {**_PLAN, "plan": _table(asked)}))
 
 
 def _problem(kind: str, data: Any) -> str:
     """What is wrong with data of a kind; empty if nothing is."""
     try:
-        _form(kind).validate_python(data)
+        _form(kind, tuple(options_of("maps", "scores"))).validate_python(data)
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
         return f"{'.'.join(map(str, first['loc']))[:80]}: {first['msg'][:80]}"
