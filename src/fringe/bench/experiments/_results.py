@@ -228,7 +228,7 @@ class Results:
             (self.note_index, notes[source][:, chosen]),
             (self._rank, rank),
         ):
-            array[target] = np.where(is_better, values, array[target])
+            array[target] = values if is_better.all() else np.where(is_better, values, array[target])
 
     def index(self, setting: str, metric_key: str) -> tuple[int, int]:
         """Find the scores of a setting under a metric.
@@ -385,7 +385,9 @@ class Results:
     def versions(self) -> Mapping[str, Mapping[str, int]]:
         """By library, how many maps each of its versions made or scored."""
         result = dict[str, Counter[str]]()
-        counts = np.bincount(self.maps["block"][1:], minlength=len(self.blocks)).tolist()
+        has_score = np.zeros(len(self.maps), np.bool_)
+        has_score[self.map_index.ravel()] = True
+        counts = np.bincount(self.maps["block"][1:][has_score[1:]], minlength=len(self.blocks)).tolist()
         for block, count in zip(self.blocks, counts, strict=True):
             each = (block.about["versions"], *block.about["map_versions"])
             for name, version in sorted({pair for one in each for pair in one.items()}):
