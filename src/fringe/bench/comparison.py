@@ -56,7 +56,8 @@ from fringe.evaluation import (
 )
 from fringe.explanations import CompareSpec, Failure, ImageRun, Prepared
 from fringe.inputs import with_boxes
-from fringe.metrics import EvaluationContext, Metric, Scores
+from fringe.metrics import USUAL_METRICS, EvaluationContext, Metric, Scores
+from fringe.settings import with_settings
 
 FIGURE, SCORES, INDEX = "compare.png", "scores.csv", "index.html"
 VALIDITY, AGREEMENT = "validity.json", "agreement.png"
@@ -77,6 +78,8 @@ class ImageComparison(ImageRun[CompareSpec]):
 
     def __init__(self, inputs: Sequence[str], out: Path, spec: CompareSpec, *, overwrite: bool = False):
         chosen = {name: getattr(spec, name) for name in ("methods", "metrics", "set", "controls", "references")}
+        if spec.metrics == CompareSpec().metrics:
+            chosen["metrics"] = USUAL_METRICS
         self._same = {**chosen, "name": self.command, "sample": False, "limits": {}}
         self.plan = build_plan(ExperimentSpec(**self._same, model={"model": SOURCE}, data=(SOURCE,)))
         importlib.import_module("fringe.plots")  # a missing package is reported now
@@ -113,7 +116,7 @@ class ImageComparison(ImageRun[CompareSpec]):
                 raise InputError(message, argument="references", hint=hint)
         first = next((item for item in map(self.prepare, self.refs) if isinstance(item, Prepared)), None)
         answer = "" if first is None else self.logits([first])
-        self._pass = 0.0
+        self._pass, self._rows = 0.0, 1 if first is None else first.x.shape[1]
         if first is not None and not isinstance(answer, str):
             self.classifier.resolve_target(self.target, answer[1])
             times = list[float]()
@@ -138,7 +141,12 @@ class ImageComparison(ImageRun[CompareSpec]):
 
     def expectation(self) -> str:
         """Return what the open run computes; on a CPU also how long that takes at most, by the time of a first pass."""
-        passes = sum(each * count for _, each, count in planned_work_of([replace(self.plan, n=len(self.refs))]))
+        stepped = {  # a curve has a step for each row
+            label: with_settings(one, {"steps": str(self._rows)}) if getattr(one, "steps", 1) is None else one
+            for label, one in self.plan.metrics.items()
+        }
+        plan = replace(self.plan, n=len(self.refs), metrics=stepped)
+        passes = sum(each * count for _, each, count in planned_work_of([plan]))
         if self.spec.validity:
             passes += degraded_passes(self.plan.metrics.values()) * len(self.plan.models[0].methods) * len(self.refs)
         maps, scores = len(self.refs) * len(self.plan.candidates(self.plan.models[0])), len(self.plan.metrics)
