@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import BeforeValidator, Field, PositiveInt
 
+import fringe
 from fringe._files.disk import require_local
 from fringe._strings.formats import counted
 from fringe._strings.names import read_pair, unique
-from fringe.attribution import Attributor, check_preset, write_preset
+from fringe.attribution import Attributor, PresetMetadata, check_preset, write_preset
 from fringe.bench.experiments import (
     TRIAL,
     ExperimentSpec,
@@ -32,14 +33,12 @@ from fringe.bench.tuning import (
     Tuned,
     has_paper_settings,
     paper_space,
-    preset_metadata,
     space_of,
     tune,
 )
-from fringe.errors import FringeError, InputError, TransientError, require_choice, warn_caller, wrong_value
+from fringe.errors import FringeError, InputError, TransientError, warn_caller, wrong_value
 from fringe.inputs import content_of
 from fringe.metrics import get_metric
-from fringe.settings import settings_of
 
 Texts = Annotated[tuple[str, ...], BeforeValidator(lambda value: (value,) if isinstance(value, str) else value)]
 
@@ -105,7 +104,6 @@ def read_search_space(plan: Plan, texts: Sequence[str], *, smoothing: bool = Tru
     given = unique((read_pair(text, "search", form, alone=True) for text in texts), "search")
     ranges: dict[str, tuple[float, float]] = {}
     for key, bounds in given.items():
-        require_choice("search", key, settings_of(kind))
         if bounds:
             try:
                 low, high = map(float, bounds.split(","))
@@ -120,9 +118,8 @@ def read_search_space(plan: Plan, texts: Sequence[str], *, smoothing: bool = Tru
 
 @dataclass(frozen=True)
 class TunedPreset:
-    """A tuned setting of a model, with all trials, and the preset file that it was written to."""
+    """A tuned setting, with all trials, and the preset file that it was written to."""
 
-    model: str
     tuned: Tuned
     path: Path
 
@@ -178,10 +175,18 @@ def tune_preset(
     score = partial(_score, trial_plan, opened, options)
     tuned = tune(method, space, score, seed=plan.seed, trials=trials, progress=progress)
     images = [content_of(image["digest"]) for image in resolved.manifest.images]
-    metadata = preset_metadata(tuned, architecture=known["architecture"], weights=known["weights"], images=images)
+    metadata: PresetMetadata = {
+        "architecture": known["architecture"],
+        "weights": known["weights"],
+        "objective": tuned.value,
+        "images": images,
+        "trials": trials,
+        "seed": plan.seed,
+        "version": fringe.__version__,
+    }
     write_preset(path, tuned.best, metadata)
     score(tuned.best)  # the folder's plan is then the best setting's, not the last one's
-    return TunedPreset(model.label, tuned, path)
+    return TunedPreset(tuned, path)
 
 
 def _score(plan: Plan, opened: RunResult, options: RunOptions, method: Attributor) -> dict[str, Sequence[float]]:

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+import fringe
 from fringe import FRInGe, FringeError, InputError, IntegratedGradients
 from fringe.attribution import Attributor, read_preset
 from fringe.bench import tune as _tuning
@@ -85,9 +86,13 @@ def test_the_best_of_the_trials_is_written_with_what_it_was_tuned_on(tmp_path):
     assert found.path == tmp_path / "digits.preset.json"
     method, about = read_preset(found.path, "digits")
     assert method == found.tuned.best
-    images = [image["digest"] for image in resolve(tuning_plan(plan(seed=2))).manifest.images]
-    assert (about["images"], about["trials"], about["seed"]) == (images, 3, 2)
-    assert about["objective"] == found.tuned.value == max(trial.value for trial, *_ in reported)
+    manifest = resolve(tuning_plan(plan(seed=2))).manifest
+    assert about == {
+        **{"architecture": "digits", "weights": manifest.models["net"]["weights"], "objective": found.tuned.value},
+        **{"images": [image["digest"] for image in manifest.images], "trials": 3, "seed": 2},
+        "version": fringe.__version__,
+    }
+    assert found.tuned.value == max(trial.value for trial, *_ in reported)
     assert reported[0][0].settings == {"steps": 3}  # the setting that was given comes first
 
     results = read_results(Store(tmp_path), "tune")  # the folder's plan is the best setting's
@@ -153,9 +158,9 @@ def test_an_image_without_a_score_fails_the_trial_with_its_reason(tmp_path):
 
 
 def test_the_text_says_how_many_trials_failed():
-    trials = [Trial(k, {}, value, {}, problem) for k, value, problem in ((0, 0.5, ""), (1, float("nan"), "no score"))]
+    trials = [Trial(k, {}, value, problem) for k, value, problem in ((0, 0.5, ""), (1, float("nan"), "no score"))]
     for known, text in ((trials, "best of 2 trials, of which 1 failed: 0.5000 ("), (trials[:1], "best of 1 trial: ")):
-        found = TunedPreset("net", Tuned(FRInGe(), 0.5, tuple(known), 0), "preset.json")
+        found = TunedPreset(Tuned(FRInGe(), 0.5, tuple(known)), "preset.json")
         assert found.describe().startswith(text)
 
 
