@@ -1,7 +1,7 @@
 """``fringe tune``: a search for a model's setting on images that no evaluation uses."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -10,7 +10,6 @@ from pydantic import BeforeValidator, Field, PositiveInt
 
 import fringe
 from fringe._files.disk import require_local
-from fringe._strings.formats import counted
 from fringe._strings.names import read_pair, unique
 from fringe.attribution import Attributor, PresetMetadata, check_preset, write_preset
 from fringe.bench.experiments import (
@@ -116,33 +115,6 @@ def read_search_space(plan: Plan, texts: Sequence[str], *, smoothing: bool = Tru
         raise InputError(str(error), argument="search") from error
 
 
-@dataclass(frozen=True)
-class TunedPreset:
-    """A tuned setting, with all trials, and the preset file that it was written to."""
-
-    tuned: Tuned
-    path: Path
-
-    @property
-    def start(self) -> float | None:
-        """The objective of the setting that the search began with; None if it has no score."""
-        return next((trial.value for trial in self.tuned.trials if trial.number == 0 and not trial.problem), None)
-
-    def record(self) -> dict[str, Any]:
-        """Return the best setting, its objective and that of the start, as JSON data."""
-        tuned = self.tuned
-        values = {"objective": tuned.value, "start": self.start, "trials": len(tuned.trials)}
-        return {"preset": str(self.path), **values, "settings": tuned.best.record()}
-
-    def describe(self) -> str:
-        """Describe the result for people."""
-        start = "no score" if self.start is None else f"{self.start:.4f}"
-        trials, failed = self.tuned.trials, sum(bool(trial.problem) for trial in self.tuned.trials)
-        fate = f", of which {failed} failed" if failed else ""
-        text = f"best of {counted(len(trials), 'trial')}{fate}: {self.tuned.value:.4f}"
-        return f"{text} (the setting it began with: {start})\npreset: {self.path}; use it with preset='{self.path}'"
-
-
 def tune_preset(
     plan: Plan,
     root: Path,
@@ -151,7 +123,7 @@ def tune_preset(
     trials: int,
     *,
     progress: Progress | None = None,
-) -> TunedPreset:
+) -> Tuned:
     """Tune the first method of the plan of :func:`search_plan`, and write a preset file.
 
     The folder stores the scores of every trial, and the settings of a trial follow from the scores before: a search
@@ -186,7 +158,7 @@ def tune_preset(
     }
     write_preset(path, tuned.best, metadata)
     score(tuned.best)  # the folder's plan is then the best setting's, not the last one's
-    return TunedPreset(tuned, path)
+    return replace(tuned, path=path)
 
 
 def _score(plan: Plan, opened: RunResult, options: RunOptions, method: Attributor) -> dict[str, Sequence[float]]:

@@ -10,11 +10,13 @@ import math
 import warnings
 from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
+from fringe._strings.formats import counted
 from fringe.attribution import Attributor
 from fringe.errors import FringeError, InputError, install_hint, is_transient, require, require_choice, require_integer
 from fringe.settings import Setting, settings_of
@@ -174,11 +176,31 @@ Progress = Callable[[Trial, int, int], None]
 class Tuned:
     """The result of a search.
 
-    ``best`` is the method with the best objective ``value`` (the earliest if equal), and ``trials`` are all."""
+    ``best`` is the method with the best objective ``value`` (the earliest if equal), and ``trials`` are all; ``path``
+    is the preset file that it was written to."""
 
     best: Attributor
     value: float
     trials: tuple[Trial, ...]
+    path: Path | None = None
+
+    @property
+    def start(self) -> float | None:
+        """The objective of the setting that the search began with; None if it has no score."""
+        return None if self.trials[0].problem else self.trials[0].value
+
+    def record(self) -> dict[str, Any]:
+        """Return the best setting, its objective and that of the start, as JSON data."""
+        values = {"objective": self.value, "start": self.start, "trials": len(self.trials)}
+        return {"preset": str(self.path), **values, "settings": self.best.record()}
+
+    def describe(self) -> str:
+        """Describe the result for people."""
+        start = "no score" if self.start is None else f"{self.start:.4f}"
+        failed = sum(bool(trial.problem) for trial in self.trials)
+        fate = f", of which {failed} failed" if failed else ""
+        text = f"best of {counted(len(self.trials), 'trial')}{fate}: {self.value:.4f}"
+        return f"{text} (the setting it began with: {start})\npreset: {self.path}; use it with preset='{self.path}'"
 
 
 def tune(
