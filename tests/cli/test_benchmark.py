@@ -43,12 +43,12 @@ def test_a_dry_run_shows_what_is_missing_and_writes_nothing(tmp_path):
     assert lines[2].startswith("  scores: sparseness ")
     assert "the store grows by 0." in lines[3]
     assert "MB, with --save-maps by 0." in lines[3]
-    assert lines[4].endswith("in one process, without the report")
+    assert lines[4].endswith(", one task after the other")
     assert not out.exists()
     assert sparse(out).exit_code == 0
     document = json.loads(sparse(out, "--dry-run", "--json", n=3).stdout)
     assert [(row["method"], row["tasks"], row["maps"]) for row in document["methods"]] == [("ig", 1, 1)]
-    assert (document["plan"], document["images"], document["workers"]) == ("benchmark", 3, 1)
+    assert (document["plan"], document["images"]) == ("benchmark", 3)
 
 
 def account(result):

@@ -119,7 +119,7 @@ def test_a_process_killed_at_work_costs_its_unit_one_more_try(tmp_path):
     assert table(work.store) == expected(asked)
 
 
-def test_a_process_killed_between_two_units_is_replaced_and_blames_none(tmp_path):
+def test_a_process_killed_between_two_units_is_replaced(tmp_path):
     work = job(tmp_path, manifest(("fine",), 2 * 3))
 
     def kill_the_idle(report):

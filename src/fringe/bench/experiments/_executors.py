@@ -2,6 +2,7 @@
 them is the only one that writes."""
 
 import contextlib
+import math
 import multiprocessing
 import os
 import pickle
@@ -9,9 +10,12 @@ import signal
 import sys
 import time
 import traceback
+from abc import ABC, abstractmethod
 from collections import Counter, deque
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
+from functools import partial
 from multiprocessing.connection import wait
 from typing import Any, Literal, Protocol, Self
 
@@ -197,36 +201,6 @@ def _commit(store: Store, manifest: Manifest, task: Task, result: TaskResult | s
     return TaskReport(task, state, made, known.reused, known.left)
 
 
-class Tries:
-    """Counts how often tasks were tried whose process ended or was late, and processes that ended before they took a
-    task."""
-
-    def __init__(self) -> None:
-        self._counts, self._starts = Counter[str](), 0
-
-    def reset(self) -> None:
-        """Note that a process took a task."""
-        self._starts = 0
-
-    def again(self, task: Task, reason: str) -> str | None:
-        """None if a task is to be tried again, else the reason why it failed."""
-        self._counts[task.key] += 1
-        if self._counts[task.key] < MAX_TRIES:
-            logger.warning("%s on %s %s; it is tried again", task.method, task.model, reason)
-            return None
-        return f"{reason}, {MAX_TRIES} times"
-
-    def blame_start(self, reason: str) -> None:
-        """Count a process: no task is to blame, and another would end the same way. Raises FringeError after some."""
-        self._starts += 1
-        if self._starts == MAX_TRIES:
-            raise FringeError(
-                f"{MAX_TRIES} processes in turn {reason} before they began; can they import the methods, "
-                'and does a script that starts them do so under `if __name__ == "__main__"`?',
-                argument="workers",
-            )
-
-
 class SerialExecutor:
     """Performs tasks one after the other in this process.
 
@@ -259,9 +233,106 @@ class SerialExecutor:
                 yield order[0], perform(self._runner, *order)
 
 
-class ProcessExecutor(Executor):
-    """Performs tasks in several processes that share PyTorch's threads; one that dies or is late is replaced. Each has
-    one task at a time, so that it is known which task ends its process.
+class Worker(Protocol):
+    """A process that performs one task at a time.
+
+    It is ``busy`` while it starts, and then ``since`` some time with the ``order`` that it took last. ``send`` begins a
+    task, and ``close`` ends the process, whatever it does. ``answer`` is what it says: ``READY``, a result, or in words
+    how it ended; None if it says nothing yet. FringeError is raised if it cannot use the model.
+    """
+
+    order: tuple[Task, Stored] | None = None
+    busy: bool = True
+    since: float = math.inf
+
+    def send(self, task: Task, stored: Stored) -> None: ...
+
+    def answer(self) -> Any: ...
+
+    def close(self) -> None: ...
+
+
+def _fit(task: Task, worker: Worker) -> tuple[bool, bool]:
+    """How well a worker fits a task: it had one of the same images, or of the same model. Larger is better."""
+    last = None if worker.order is None else worker.order[0]
+    same = last is not None and last.model == task.model
+    return same and last is not None and last.images == task.images, same
+
+
+#: What a worker says when it can take a task.
+READY = "ready"
+#: Counts workers in turn that end before they take a task.
+_START = ""
+#: The largest number of workers, what starts one, and what waits a moment for an answer of those that are busy.
+Pool = tuple[int, Callable[[], Worker], Callable[[Sequence[Any]], None]]
+
+
+class PoolExecutor(Executor, ABC):
+    """Performs tasks by workers. Each has one task at a time, so that it is known which task ends its process; a worker
+    that dies or is late is replaced."""
+
+    timeout: float | None
+
+    @abstractmethod
+    def pool(self, runner: TaskRunner, most: int) -> AbstractContextManager[Pool]:
+        """Prepare to start workers for so many tasks."""
+
+    def perform(self, runner: TaskRunner, tasks: Tasks, most: int) -> Ended:
+        if not most:
+            return
+        workers, again, tries = list[Worker](), deque[tuple[Task, Stored]](), Counter[str]()
+        order: tuple[Task, Stored] | tuple[()] | None = None
+        with self.pool(runner, most) as (size, start, wait_for), contextlib.ExitStack() as stack:
+            stack.callback(lambda: [worker.close() for worker in workers])
+            while again or order != () or any(worker.busy and worker.order for worker in workers):
+                while len(workers) < size and (again or order != ()):
+                    workers.append(start())
+                free = [worker for worker in workers if not worker.busy]
+                while free and (order := again.popleft() if again else next(tasks, ())):
+                    worker = max(free, key=partial(_fit, order[0]))
+                    free.remove(worker)
+                    worker.order, worker.busy, worker.since = order, True, time.monotonic()
+                    worker.send(*order)
+                busy = [worker for worker in workers if worker.busy]
+                if busy:
+                    wait_for(workers)
+                elif order is None:  # another run has claimed all tasks
+                    time.sleep(POLL_INTERVAL)
+                for worker in busy:
+                    is_late = self.timeout is not None and time.monotonic() - worker.since > self.timeout
+                    answer = worker.answer() or (f"took longer than {self.timeout:g} s" if is_late else None)
+                    worker.busy, taken = answer is None, worker.order
+                    if isinstance(answer, str) and answer != READY:
+                        workers.remove(worker)
+                        worker.close()
+                        answer = _why_failed(tries, taken, answer)
+                        if answer is None and taken is not None:
+                            again.append(taken)
+                    if taken is not None and answer is not None:
+                        tries.pop(_START, None)
+                        yield taken[0], answer
+
+
+def _why_failed(tries: Counter[str], order: tuple[Task, Stored] | None, end: str) -> str | None:
+    """Count that a worker ended or was late: the reason why its task failed, or None if it is tried again. Raises
+    FringeError after some that ended before they took a task: none is to blame, and another would end the same way."""
+    key = _START if order is None else order[0].key
+    tries[key] += 1
+    if tries[key] < MAX_TRIES:
+        if order is not None:
+            logger.warning("%s on %s %s; it is tried again", order[0].method, order[0].model, end)
+        return None
+    if order is None:
+        raise FringeError(
+            f"{MAX_TRIES} processes in turn {end} before they began; can they import the methods, "
+            'and does a script that starts them do so under `if __name__ == "__main__"`?',
+            argument="workers",
+        )
+    return f"{end}, {MAX_TRIES} times"
+
+
+class ProcessExecutor(PoolExecutor):
+    """Performs tasks in several processes that share PyTorch's threads.
 
     Args:
         workers: Largest number of processes; there are no more than tasks.
@@ -271,66 +342,24 @@ class ProcessExecutor(Executor):
     def __init__(self, workers: int, timeout: float | None = None):
         self.workers, self.timeout = workers, timeout
 
-    def perform(self, runner: TaskRunner, tasks: Tasks, most: int) -> Ended:
+    @contextlib.contextmanager
+    def pool(self, runner: TaskRunner, most: int) -> Generator[Pool]:
         try:
             pickle.dumps(runner)
         except Exception as error:  # of whatever class a method or a metric has
             message = f"its methods or metrics cannot be sent to other processes ({first_line(error)})"
             hint = "write them as classes of a module that can be imported, or take executor='serial'"
             raise InputError(message, argument="executor", hint=hint) from error
-        count, idle, busy = max(1, min(self.workers, most)), list[_Process](), list[_Process]()
-        again, tries, order = deque[tuple[Task, Stored]](), Tries(), None
-        try:
-            while True:
-                while len(busy) < count and (order := again.popleft() if again else next(tasks, ())):
-                    for dead in [process for process in idle if not process.alive]:  # it blames no task
-                        idle.remove(dead)
-                        dead.close()
-                    busy.append(idle.pop() if idle else _Process(runner, count))
-                    busy[-1].send(*order)
-                if not busy and order == ():
-                    return
-                wait([process.pipe for process in busy], _LOOK)
-                for process in list(busy):
-                    result = self._result(process)
-                    if result is None:
-                        continue
-                    busy.remove(process)
-                    if isinstance(result, TaskResult):
-                        idle.append(process)
-                        tries.reset()
-                    else:
-                        process.close()
-                        result = tries.again(process.task, result) if process.began else tries.blame_start(result)
-                    if result is None:
-                        again.append((process.task, process.stored))
-                    else:
-                        yield process.task, result
-        finally:
-            for process in (*idle, *busy):
-                process.close()
+        count = max(1, min(self.workers, most))
 
-    def _result(self, process: "_Process") -> TaskResult | str | None:
-        """What a process says, or why it has ended; None if it says nothing yet."""
-        is_gone = not process.alive  # before its last words are read
-        answer = process.answer()
-        if answer == _READY:
-            process.began = True
-            answer = process.answer()
-        if isinstance(answer, FringeError):
-            raise answer
-        is_late = self.timeout is not None and time.monotonic() - process.since > self.timeout
-        if isinstance(answer, TaskResult) or not (is_gone or is_late or answer):
-            return answer
-        return f"ended its process ({process.cause})" if is_gone or answer else f"took longer than {self.timeout:g} s"
+        def wait_for(processes: Sequence[_Process]) -> None:
+            wait([process.pipe for process in processes if process.busy], _LOOK)
+
+        yield count, lambda: _Process(runner, count), wait_for
 
 
-#: What a process says when it can take a task, and what it is heard to say when it has ended.
-_READY, _ENDED = "ready", "ended"
-
-
-class _Process:
-    """A process with a worker, which answers each task that comes through its pipe."""
+class _Process(Worker):
+    """A process of this machine, which answers each task that comes through its pipe."""
 
     def __init__(self, runner: TaskRunner, count: int):
         context = multiprocessing.get_context("spawn")
@@ -338,27 +367,22 @@ class _Process:
         self._process = context.Process(target=_work, args=(other, runner, count), daemon=True)
         self._process.start()
         other.close()
-        self.began = False
 
     def send(self, task: Task, stored: Stored) -> None:
-        self.task, self.stored, self.since = task, stored, time.monotonic()
         with contextlib.suppress(OSError):  # it has ended: its answer says so
             self.pipe.send_bytes(pickle.dumps((task, stored)))
 
     def answer(self) -> Any:
-        """What it says; None if it says nothing."""
+        is_gone, answer = not self._process.is_alive(), None  # before its last words are read; its pipe may stay open
         try:
-            return pickle.loads(self.pipe.recv_bytes()) if self.pipe.poll() else None
+            answer = pickle.loads(self.pipe.recv_bytes()) if self.pipe.poll() else None
         except Exception:  # the pipe has ended, or its process amid a word
-            return _ENDED
+            is_gone = True
+        if isinstance(answer, FringeError):
+            raise answer
+        return f"ended its process ({self._cause()})" if answer is None and is_gone else answer
 
-    @property
-    def alive(self) -> bool:
-        """Whether it runs; what it forked may keep its pipe open."""
-        return self._process.is_alive()
-
-    @property
-    def cause(self) -> str:
+    def _cause(self) -> str:
         """How it ended."""
         self._process.join(5)
         code = self._process.exitcode
@@ -380,7 +404,7 @@ def _work(pipe: Any, runner: TaskRunner, count: int) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # an interrupt from the keyboard is handled by the parent
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     torch.set_num_threads(max(1, torch.get_num_threads() // count))
-    answer: Any = _READY
+    answer: Any = READY
     while True:
         pipe.send_bytes(pickle.dumps(answer))  # by value: what a pipe pickles itself shares the memory of tensors
         try:

@@ -1,5 +1,6 @@
 """The executor for a Ray cluster: actors on any of its machines, each with the model loaded."""
 
+import contextlib
 import logging
 import math
 import os
@@ -7,13 +8,18 @@ import signal
 import socket
 import threading
 import time
-from collections import deque
-from collections.abc import Sequence
-from dataclasses import dataclass
-from functools import partial
+from collections.abc import Generator, Sequence
 from typing import Any
 
-from fringe.bench.experiments._executors import POLL_INTERVAL, Ended, Executor, Stored, Tasks, Tries, perform_or_exit
+from fringe.bench.experiments._executors import (
+    POLL_INTERVAL,
+    READY,
+    Pool,
+    PoolExecutor,
+    Stored,
+    Worker,
+    perform_or_exit,
+)
 from fringe.bench.experiments._runner import TaskResult, TaskRunner
 from fringe.bench.experiments._tasks import Task
 from fringe.errors import FringeError, InputError, first_line, install_hint
@@ -26,19 +32,7 @@ ANSWER = 10.0
 _log = logging.getLogger(__name__)
 
 
-@dataclass
-class _Slot:
-    """An actor; ``answer`` refers to what it does now: its start at first, then a task; None if it waits for one. The
-    ``order`` is its last one."""
-
-    actor: Any
-    answer: Any
-    order: tuple[Task, Stored] | None = None
-    since: float = math.inf
-    ready: bool = False
-
-
-class RayExecutor(Executor):
+class RayExecutor(PoolExecutor):
     """Perform tasks on a Ray cluster.
 
     A task is sent to an actor that has its model and images, if one is free. An actor that dies or is late is replaced
@@ -71,10 +65,9 @@ class RayExecutor(Executor):
                 raise InputError(f"got {value}, expected a positive number", argument=name)
         self.address, self.workers, self.timeout, self.cpus, self.gpus = address, workers, timeout, cpus, gpus
 
-    def perform(self, runner: TaskRunner, tasks: Tasks, most: int) -> Ended:
-        if not most:
-            return
-        ray, slots = _import_ray(), list[_Slot]()
+    @contextlib.contextmanager
+    def pool(self, runner: TaskRunner, most: int) -> Generator[Pool]:
+        ray = _import_ray()
         if is_ours := not ray.is_initialized():
             self._connect(ray)
         try:
@@ -85,70 +78,26 @@ class RayExecutor(Executor):
             job = ray.put(runner)  # the images of the plan travel once to a machine, not once to an actor
             # at least one, since a machine may come later
             room = max(1, min(int(total.get(name, 0.0) / amount) for name, amount in needs.items()))
+            lonely_since = time.monotonic()
 
-            def hire() -> None:
-                actor = make.remote(job, max(1, int(self.cpus)))
-                slots.append(_Slot(actor, actor.begin.remote()))
-
-            for _ in range(min(most, self.workers or room)):
-                hire()
-            again, tries, lonely_since, order = deque[tuple[Task, Stored]](), Tries(), time.monotonic(), None
-            while True:
-                free = [slot for slot in slots if slot.ready and slot.answer is None]
-                while free and (order := again.popleft() if again else next(tasks, ())):
-                    slot = max(free, key=partial(_fit, order[0]))
-                    free.remove(slot)
-                    slot.order, slot.since = order, time.monotonic()
-                    slot.answer = slot.actor.perform.remote(*order)
-                if order == () and not again and not any(slot.ready and slot.answer is not None for slot in slots):
-                    return
-                for slot, result in self._results(ray, slots):
-                    slot.answer = None
-                    if not isinstance(result, str):
-                        if slot.ready and slot.order is not None:
-                            tries.reset()
-                            yield slot.order[0], result
-                        slot.ready = True
-                        continue
-                    slots.remove(slot)
-                    hire()
-                    if not slot.ready or slot.order is None:
-                        tries.blame_start(result)
-                    elif (reason := tries.again(slot.order[0], result)) is None:
-                        again.append(slot.order)
-                    else:
-                        yield slot.order[0], reason
+            def wait_for(slots: Sequence[_Slot]) -> None:
+                nonlocal lonely_since
+                ray.wait([slot.reference for slot in slots if slot.busy], num_returns=1, timeout=POLL_INTERVAL)
                 now = time.monotonic()
-                if any(slot.ready for slot in slots):
+                if any(slot.order or not slot.busy for slot in slots):
                     lonely_since = now
                 elif now - lonely_since > PATIENCE:
                     lonely_since = math.inf  # once
                     _log.warning("the Ray cluster has no room for a worker of %s; waiting for a machine", needs)
+
+            yield (
+                min(most, self.workers or room),
+                lambda: _Slot(ray, make.remote(job, max(1, int(self.cpus)))),
+                wait_for,
+            )
         finally:
-            for slot in slots:
-                ray.kill(slot.actor)
             if is_ours:
                 ray.shutdown()
-
-    def _results(self, ray: Any, slots: Sequence[_Slot]) -> list[tuple[_Slot, Any]]:
-        """Wait for actors: the answers of some, and why others have none: they ended, or are late."""
-        pending, results = [slot.answer for slot in slots if slot.answer is not None], list[tuple[_Slot, Any]]()
-        if not pending:  # all tasks are claimed by another run
-            time.sleep(POLL_INTERVAL)
-        ended = ray.wait(pending, num_returns=1, timeout=POLL_INTERVAL)[0] if pending else []
-        ended += ray.wait(pending, num_returns=len(pending), timeout=0)[0] if ended else []
-        for slot in (slot for slot in slots if slot.answer is not None):
-            if slot.answer in ended:
-                try:
-                    results.append((slot, ray.get(slot.answer)))
-                except ray.exceptions.RayTaskError as error:
-                    raise (error.cause if isinstance(error.cause, FringeError) else error) from None
-                except ray.exceptions.RayActorError as error:
-                    results.append((slot, "ended its process" if slot.ready else f"ended ({_cause(error)})"))
-            elif self.timeout and slot.ready and time.monotonic() - slot.since > self.timeout:
-                ray.kill(slot.actor)
-                results.append((slot, f"took longer than {self.timeout:g} s"))
-        return results
 
     def _connect(self, ray: Any) -> None:
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
@@ -169,6 +118,29 @@ class RayExecutor(Executor):
             raise InputError(f"cannot connect to Ray ({first})", argument="executor") from error
 
 
+class _Slot(Worker):
+    """An actor; ``reference`` is to what it does now."""
+
+    def __init__(self, ray: Any, actor: Any):
+        self._ray, self._actor, self.reference = ray, actor, actor.begin.remote()
+
+    def send(self, task: Task, stored: Stored) -> None:
+        self.reference = self._actor.perform.remote(task, stored)
+
+    def answer(self) -> Any:
+        if not self._ray.wait([self.reference], timeout=0)[0]:
+            return None
+        try:
+            return self._ray.get(self.reference)
+        except self._ray.exceptions.RayTaskError as error:
+            raise (error.cause if isinstance(error.cause, FringeError) else error) from None
+        except self._ray.exceptions.RayActorError as error:
+            return f"ended ({_cause(error)})" if self.order is None else "ended its process"
+
+    def close(self) -> None:
+        self._ray.kill(self._actor)
+
+
 class _Actor:
     """One process of the cluster: a model, a device, and the images of one task at a time."""
 
@@ -178,18 +150,12 @@ class _Actor:
         torch.set_num_threads(threads)
         self._runner = runner
 
-    def begin(self) -> None:
+    def begin(self) -> str:
         """Answer when the process is ready."""
+        return READY
 
     def perform(self, task: Task, stored: Stored) -> TaskResult:
         return perform_or_exit(self._runner, task, stored)
-
-
-def _fit(task: Task, slot: _Slot) -> tuple[bool, bool]:
-    """How well an actor fits a task: it had one of the same images, or of the same model. Larger is better."""
-    last = None if slot.order is None else slot.order[0]
-    same = last is not None and last.model == task.model
-    return same and last is not None and last.images == task.images, same
 
 
 def _require_answer(address: str | None) -> None:
