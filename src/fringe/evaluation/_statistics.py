@@ -523,5 +523,4 @@ def finite_of(values: NDArray[np.float64]) -> NDArray[np.float64]:
 def resampled(values: NDArray[np.float64], kind: Aggregate, seed: int) -> NDArray[np.float64]:
     """The mean or median (R, K) of the finite ones of numbers (n, K) of images, in each resample that :func:`estimate`
     makes of these; NaN where none is drawn."""
-    kinds = (kind,) * values.shape[1]
-    return np.concatenate([_summaries(weights, values, kinds) for weights in _counts(len(values), seed)])
+    return _summaries(_counts(len(values), seed), values, (kind,) * values.shape[1])
