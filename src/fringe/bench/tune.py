@@ -101,7 +101,7 @@ def read_search_space(plan: Plan, texts: Sequence[str], *, smoothing: bool = Tru
         return paper_space(kind, smoothing=smoothing) if has_paper_settings(kind) else space_of(kind)
     form = "KEY or KEY=LOW,HIGH"
     given = unique((read_pair(text, "search", form, alone=True) for text in texts), "search")
-    ranges: dict[str, tuple[float, float]] = {}
+    ranges: dict[str, tuple[float, float] | None] = dict.fromkeys(given)
     for key, bounds in given.items():
         if bounds:
             try:
@@ -110,7 +110,7 @@ def read_search_space(plan: Plan, texts: Sequence[str], *, smoothing: bool = Tru
                 raise wrong_value("search", f"{key}={bounds}", form) from None
             ranges[key] = (low, high)
     try:
-        return space_of(kind, list(given), ranges)
+        return space_of(kind, ranges)
     except InputError as error:
         raise InputError(str(error), argument="search") from error
 

@@ -8,7 +8,7 @@ import dataclasses
 import hashlib
 import math
 import warnings
-from collections.abc import Callable, Collection, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -68,41 +68,35 @@ def objective_of_means(means: Array) -> Array:
 
 # -- the space --------------------------------------------------------------------------------------------------------
 
-SMOOTHING = ("gamma_step", "gamma_prior")
+#: What the paper varies.
+PAPER, SMOOTHING = ("tau", "eta_max", "delta_euc", "damping"), ("gamma_step", "gamma_prior")
 #: The searched settings of a method, with their values as distributions of Optuna; the others keep their values.
 SearchSpace = Mapping[str, "BaseDistribution"]
 
 
 def has_paper_settings(method: type[Attributor]) -> bool:
     """Whether a method has the settings that the paper varies: FRInGe, ours and as printed or released."""
-    return {"tau", "eta_max", "delta_euc", "damping", *SMOOTHING} <= set(method.search_space())
+    return {*PAPER, *SMOOTHING} <= set(method.search_space())
 
 
 def paper_space(method: type[Attributor], smoothing: bool = True) -> SearchSpace:
     """Return the paper's space: tau, eta_max, delta_euc and damping, and with ``smoothing`` both gammas."""
-    return space_of(method, ("tau", "eta_max", "delta_euc", "damping", *(SMOOTHING if smoothing else ())))
+    return space_of(method, dict.fromkeys((*PAPER, *(SMOOTHING if smoothing else ()))))
 
 
-def space_of(
-    method: type[Attributor],
-    names: Collection[str] | None = None,
-    overrides: Mapping[str, tuple[float, float]] | None = None,
-) -> SearchSpace:
-    """Return the space of the settings ``names`` of a method; None: all settings with a range or choices.
+def space_of(method: type[Attributor], ranges: Mapping[str, tuple[float, float] | None] | None = None) -> SearchSpace:
+    """Return the space of the settings of a method that have ``ranges`` (low, high), with None the setting's own range
+    or choices. Without ``ranges``: all settings that have one.
 
-    ``overrides`` replace ranges (low, high) by setting. Raises InputError if a setting has neither a range nor choices,
-    or a range is invalid.
+    Raises InputError if a setting has neither a range nor choices, or a range is invalid.
     """
-    settings, ranges = settings_of(method), dict(overrides or {})
-    searched = list(method.search_space() if names is None else names)
-    if names is None and not searched:
+    settings, ranges = settings_of(method), dict.fromkeys(method.search_space()) if ranges is None else ranges
+    if not ranges:
         message = f"{method.name} has no setting with a range or choices to search"
         raise InputError(message, argument="method", hint="name another method, or a setting with its range")
-    require(bool(searched), "names", searched, "at least one field to search")
-    for name in (*searched, *ranges):
+    for name in ranges:
         require_choice(f"{method.name} setting", name, settings)
-        require(name in searched, "overrides", name, f"a searched field, one of {', '.join(searched)}")
-    return {name: _dimension(method, settings[name], ranges.get(name)) for name in searched}
+    return {name: _dimension(method, settings[name], bounds) for name, bounds in ranges.items()}
 
 
 def _dimension(method: type[Attributor], setting: Setting, bounds: tuple[float, float] | None) -> "BaseDistribution":

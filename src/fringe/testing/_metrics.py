@@ -91,7 +91,7 @@ class _MetricUnderTest(UnderTest):
         """Score ``maps`` of the context's images; ``values``, if given, replace their values."""
         maps = maps or self.maps
         maps = maps if values is None else dataclasses.replace(maps, values=values)
-        return evaluate(context, maps, {"": self.tested}, _gradient)[""]
+        return evaluate(context, maps, [self.tested], _gradient)[self.tested.name]
 
     def run(self, rows: list[int], model: nn.Module | None = None, *, batch_size: int = 16, seed: int = 0) -> Output:
         diagnostics = {name: value[rows] for name, value in self.maps.diagnostics.items()}

@@ -34,7 +34,7 @@ def test_the_search_starts_from_the_base_as_it_is():
         3,
         lambda m: seen.append(m) or score(m),
         base=base,
-        space=space_of(PaperFRInGe, ("tau", "delta_euc")),
+        space=space_of(PaperFRInGe, dict.fromkeys(("tau", "delta_euc"))),
     )
     assert seen[0] == base
     assert tuned.trials[0].settings == {"tau": 0.5, "delta_euc": "auto"}

@@ -48,7 +48,7 @@ def plan(method=None, data=("embedded:digits",), n=2, **known):
 
 
 def steps(trials, low=2, high=40):
-    return space_of(IntegratedGradients, ["steps"], {"steps": (low, high)}), trials
+    return space_of(IntegratedGradients, {"steps": (low, high)}), trials
 
 
 def test_a_trials_plan_is_scored_by_the_objective_on_the_end_of_the_order():
@@ -118,7 +118,7 @@ def test_a_preset_that_could_not_be_written_is_said_before_the_search(tmp_path):
     found = tune_preset(plan(), tmp_path / "b", RunOptions(), *steps(1))
     before = found.path.read_bytes()
     with pytest.raises(InputError, match=r"json holds the result of another search, of ig with seed 0; name"):
-        tune_preset(plan(FRInGe(steps=2)), tmp_path / "b", RunOptions(), space_of(FRInGe, ["tau"]), 1)
+        tune_preset(plan(FRInGe(steps=2)), tmp_path / "b", RunOptions(), space_of(FRInGe, {"tau": None}), 1)
     assert found.path.read_bytes() == before
 
 

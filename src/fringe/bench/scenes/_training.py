@@ -2,10 +2,10 @@
 
 import contextlib
 import hashlib
-import inspect
 import json
 import math
 import os
+import sys
 from abc import abstractmethod
 from collections.abc import Callable, Generator, Iterable, Sequence
 from dataclasses import dataclass
@@ -115,7 +115,8 @@ class TrainedScene(Scene):
         """A name for everything that determines the weights: settings, data, versions and the code of the training."""
         record = {name: value for name, value in self.record().items() if name not in self.untrained}
         kinds = [kind for kind in reversed(type(self).__mro__) if issubclass(kind, TrainedScene)]
-        code = [sha256_of(path) for path in dict.fromkeys(map(_file_of, kinds)) if path]
+        files = dict.fromkeys(getattr(sys.modules.get(kind.__module__), "__file__", None) for kind in kinds)
+        code = [sha256_of(path) for path in files if path]  # a class that was typed into an interpreter has none
         facts = {"scene": record, "number": number, "digests": training.digests, "batch": training.batch}
         text = json.dumps(facts | {"torch": torch.__version__, "code": code}, sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:32]
@@ -218,12 +219,6 @@ def _reproducible() -> Generator[None]:
         torch.set_num_threads(threads)
 
 
-def _file_of(kind: type) -> str | None:
-    with contextlib.suppress(TypeError, OSError):  # a class that was typed into an interpreter has none
-        return inspect.getfile(kind)
-    return None
-
-
 def _restored(path: Path, build: Callable[[], nn.Module]) -> nn.Module | None:
     """The stored network, or None if there is none or it is damaged, which the log says."""
     if not path.exists():
@@ -233,13 +228,11 @@ def _restored(path: Path, build: Callable[[], nn.Module]) -> nn.Module | None:
     try:
         opened: Any = safe_open(path, framework="pt")  # untyped
         with opened as file:
-            mark = file.metadata()["digest"]
             module.load_state_dict({name: file.get_tensor(name) for name in file.keys()})  # noqa: SIM118 - no mapping
+            if file.metadata()["digest"] != _mark(module, path):
+                raise InputError("its weights are not those that were written")
     except Exception as error:  # the reader raises its own errors, torch and the system theirs
         log.warning("%s cannot be read (%s); the network is trained again", path, error)
-        return None
-    if mark != _mark(module, path):
-        log.warning("%s is damaged; the network is trained again", path)
         return None
     return module
 

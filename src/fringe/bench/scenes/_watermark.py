@@ -11,7 +11,7 @@ from annotated_types import Ge, Le
 from torch import Tensor, nn
 from torch.nn import functional
 
-from fringe._numbers.filters import gaussian_kernel
+from fringe._numbers.filters import blur, gaussian_kernel
 from fringe._numbers.rng import KeyedGenerator, content_hash
 from fringe.bench.scenes._base import Example, Gate, Images, Networks
 from fringe.bench.scenes._training import (
@@ -163,10 +163,9 @@ class Watermark(TrainedScene):
         """The opacity of a mark along an axis: a square wave, or one that is blurred to twice its extent."""
         if self.mark != "smooth":
             return torch.ones(self.size)
-        kernel = gaussian_kernel(self.size / 4, self.size // 2 * 2 + 1).float()
-        pad = self.size // 2
-        wave = functional.pad(torch.ones(self.size), (pad, pad))
-        return functional.conv1d(wave[None, None], kernel[None, None], padding=pad)[0, 0]
+        reach = self.size // 2
+        wave = functional.pad(torch.ones(1, 1, self.size), (reach, reach))
+        return blur(wave, gaussian_kernel(self.size / 4, 2 * reach + 1), "zeros").flatten()
 
     def _draws(self, ref: ImageRef, seed: int) -> Tensor:
         return KeyedGenerator(seed).uniform(f"mark {ref.id}", torch.zeros(DRAWS))

@@ -10,7 +10,7 @@ import torch
 from annotated_types import Ge, MultipleOf
 from torch import Tensor, nn
 
-from fringe._numbers.filters import gaussian_kernel
+from fringe._numbers.filters import gaussian_blur
 from fringe._numbers.rng import KeyedGenerator
 from fringe.bench.scenes._base import Example, Gate, Images, Networks
 from fringe.bench.scenes._training import TrainedScene, Training, predicted, share, shuffled
@@ -123,7 +123,7 @@ def _generate(scenario: Scenario, background: Background, count: int) -> Samples
     keys = KeyedGenerator(0)
     b = NOISE * keys.normal("backgrounds", torch.zeros(count, SIDE, SIDE, dtype=torch.float64))
     if background == "correlated":
-        b = _SMOOTH @ b @ _SMOOTH.T
+        b = gaussian_blur(b[:, None], SMOOTHING, "mirror")[:, 0]  # at the edges as SciPy does
     kinds = torch.arange(count) % 4
     labels = kinds // 2 if scenario == "xor" else kinds % 2
     p, truth = _patterns(scenario, labels, kinds)
@@ -162,20 +162,6 @@ def _anywhere(shape: Tensor) -> Tensor:
     """A shape at each of the places where it fits: (42, 8, 8) for three pixels by two."""
     tops, lefts = (range(SIDE - length + 1) for length in shape.shape)
     return torch.stack([_placed(shape, top, left) for top in tops for left in lefts])
-
-
-def _smoothing() -> Tensor:
-    """The matrix of a Gaussian filter along an axis, mirrored at its ends with the last pixel repeated, as SciPy's."""
-    weights, matrix = gaussian_kernel(SMOOTHING), torch.zeros(SIDE, SIDE, dtype=torch.float64)
-    reach = len(weights) // 2
-    for row in range(SIDE):
-        for offset, weight in enumerate(weights, start=-reach):
-            mirrored = (row + offset) % (2 * SIDE)
-            matrix[row, min(mirrored, 2 * SIDE - 1 - mirrored)] += weight
-    return matrix
-
-
-_SMOOTH = _smoothing()
 
 
 def _linear() -> nn.Module:
