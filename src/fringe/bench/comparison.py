@@ -13,8 +13,9 @@ import torch
 from torch import Tensor
 
 from fringe._strings.formats import counted, first_paragraph, plain, to_json
-from fringe._strings.html import html_page
-from fringe._strings.progress import Progress, Report
+from fringe._strings.progress import Progress
+from fringe._strings.progress import Report as Told
+from fringe._strings.report import Image, Report, Section, html_page
 from fringe._strings.tables import Cell, Row, Table
 from fringe.attribution import setting_title
 from fringe.bench.experiments import (
@@ -56,10 +57,17 @@ from fringe.evaluation import (
 )
 from fringe.explanations import CompareSpec, Failure, ImageRun, Prepared
 from fringe.inputs import with_boxes
-from fringe.metrics import EvaluationContext, Metric, Scores
+from fringe.metrics import USUAL_METRICS, EvaluationContext, Metric, Scores
+from fringe.settings import with_settings
 
 FIGURE, SCORES, INDEX = "compare.png", "scores.csv", "index.html"
 VALIDITY, AGREEMENT = "validity.json", "agreement.png"
+_CAPTIONS = {
+    FIGURE: "What each method shows, and under each map its scores.",
+    AGREEMENT: "How alike the metrics rank the methods (Kendall's tau).",
+}
+_CONTROLS = "or that change a method's own map. A score says little unless it is better than theirs."
+_UNKNOWN = "Where nobody knows the right map, no score proves that a map is right."
 #: Images, and numbers of input, of one task.
 BATCH_IMAGES, BATCH_NUMBERS = 64, 10_000_000
 
@@ -77,6 +85,8 @@ class ImageComparison(ImageRun[CompareSpec]):
 
     def __init__(self, inputs: Sequence[str], out: Path, spec: CompareSpec, *, overwrite: bool = False):
         chosen = {name: getattr(spec, name) for name in ("methods", "metrics", "set", "controls", "references")}
+        if spec.metrics == CompareSpec().metrics:
+            chosen["metrics"] = USUAL_METRICS
         self._same = {**chosen, "name": self.command, "sample": False, "limits": {}}
         self.plan = build_plan(ExperimentSpec(**self._same, model={"model": SOURCE}, data=(SOURCE,)))
         importlib.import_module("fringe.plots")  # a missing package is reported now
@@ -113,7 +123,7 @@ class ImageComparison(ImageRun[CompareSpec]):
                 raise InputError(message, argument="references", hint=hint)
         first = next((item for item in map(self.prepare, self.refs) if isinstance(item, Prepared)), None)
         answer = "" if first is None else self.logits([first])
-        self._pass = 0.0
+        self._pass, self._rows = 0.0, 1 if first is None else first.x.shape[1]
         if first is not None and not isinstance(answer, str):
             self.classifier.resolve_target(self.target, answer[1])
             times = list[float]()
@@ -138,7 +148,12 @@ class ImageComparison(ImageRun[CompareSpec]):
 
     def expectation(self) -> str:
         """Return what the open run computes; on a CPU also how long that takes at most, by the time of a first pass."""
-        passes = sum(each * count for _, each, count in planned_work_of([replace(self.plan, n=len(self.refs))]))
+        stepped = {  # a curve has a step for each row
+            label: with_settings(one, {"steps": str(self._rows)}) if getattr(one, "steps", 1) is None else one
+            for label, one in self.plan.metrics.items()
+        }
+        plan = replace(self.plan, n=len(self.refs), metrics=stepped)
+        passes = sum(each * count for _, each, count in planned_work_of([plan]))
         if self.spec.validity:
             passes += degraded_passes(self.plan.metrics.values()) * len(self.plan.models[0].methods) * len(self.refs)
         maps, scores = len(self.refs) * len(self.plan.candidates(self.plan.models[0])), len(self.plan.metrics)
@@ -173,7 +188,7 @@ class ImageComparison(ImageRun[CompareSpec]):
         if self.done:
             self.folder.attempt(INDEX, self._page())
 
-    def _add_images(self, stored: "_Stored", runner: TaskRunner, report: Report) -> None:
+    def _add_images(self, stored: "_Stored", runner: TaskRunner, report: Told) -> None:
         """Add the scores of the images that the model takes, draw the first of them, and judge the metrics."""
         at, rows, degraded = list[int](), list[tuple[int, Any]](), list[dict[str, Any]]()
         entries, settings = dict[int, dict[str, Any]](), dict[str, Any]()
@@ -266,16 +281,22 @@ class ImageComparison(ImageRun[CompareSpec]):
         recipes += [(f"method {one['label']}", one["settings"]) for one in methods]
         rows = [(what, ", ".join(f"{name}={value}" for name, value in one.items())) for what, one in recipes]
         rows += [("weights", document["model"]["digest"]), ("seed", str(document["seed"]))]
-        return html_page(
-            "compared",
-            title="Methods compared",
-            facts=facts,
-            conclusions=conclusions,
-            pictures=self._pictures,
-            tables=[replace(table, title="Scores", notes=notes), *more],
-            settings=Table(("what", "value"), rows, "Settings and versions"),
-            controls=[one["label"] for one in document["methods"] if one["control"]],
+        controls = [one["label"] for one in document["methods"] if one["control"]]
+        runs = " (only diffusion runs it, along a path that ignores it)" if "diffusion" in controls else ""
+        text = (f"Controls are maps that do not look at the network{runs}, {_CONTROLS}",) if controls else ()
+        maps, agreement = (self._image(name) for name in (FIGURE, AGREEMENT))
+        chapters = (
+            *([Section("Conclusions", lines=tuple(conclusions))] if conclusions else []),
+            *([Section("Maps", images=maps)] if maps else []),
+            Section("Scores", (*text, _UNKNOWN), replace(table, title="Scores", notes=notes)),
+            *(Section("Metric validity", table=one, images=agreement) for one in more if isinstance(one, Table)),
+            Section("Settings and versions", table=Table(("what", "value"), rows, "Settings and versions")),
         )
+        return html_page(Report("Methods compared", facts, chapters))
+
+    def _image(self, name: str) -> tuple[Image, ...]:
+        png = self._pictures.get(name)
+        return () if png is None else (Image(name.removesuffix(".png"), _CAPTIONS[name], png),)
 
     def _described(self) -> list[str | Table]:
         """A table of methods by metrics: means or medians with their intervals, controls below a rule; then what is

@@ -76,7 +76,9 @@ def _summaries(
     """The mean or median (R, K) of the finite ones of numbers (n, K) in each of R resamples, by how often each is drawn
     (R, n), some resamples at a time; NaN where none is."""
     known = np.isfinite(values)
-    numbers, (patterns, of_pattern) = np.where(known, values, 0), np.unique(known, axis=1, return_inverse=True)
+    numbers, seen = np.where(known, values, 0), dict[bytes, int]()
+    of_pattern = [seen.setdefault(column.tobytes(), len(seen)) for column in known.T]  # many lack the same images
+    patterns = np.stack([np.frombuffer(pattern, np.bool_) for pattern in seen], axis=1)
     medians = {}
     for column in (k for k, kind in enumerate(kinds) if kind == "median"):
         order = np.argsort(values[:, column], kind="stable")[: known[:, column].sum()]  # NaN stands last

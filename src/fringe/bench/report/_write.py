@@ -16,10 +16,10 @@ from pydantic import Field
 from fringe._files.disk import require_inside, require_local, write_files
 from fringe._strings.formats import FORMULA, to_csv
 from fringe._strings.formats import cell as to_cell
+from fringe._strings.report import Section, html_page, latex_document, markdown_report
 from fringe._strings.tables import Table
 from fringe.bench.experiments import Results, Store, read_results
 from fringe.bench.report._build import MetricVerdicts, build_report, read_verdicts
-from fringe.bench.report._render import Section, html_page, latex_document, markdown_report
 from fringe.bench.report._table import GATES, TRUTH, Column, ModelTable, build_table, reference_of
 from fringe.errors import InputError
 from fringe.settings import Options
