@@ -520,3 +520,9 @@ def finite_of(values: NDArray[np.float64]) -> NDArray[np.float64]:
     """The finite ones of some numbers."""
     known = np.isfinite(values)
     return values if values.ndim == 1 and known.all() else values[known]
+
+
+def resampled(values: NDArray[np.float64], kind: Aggregate, seed: int) -> NDArray[np.float64]:
+    """The mean or median (R, K) of the finite ones of numbers (n, K) of images, in each resample that :func:`estimate`
+    makes of these; NaN where none is drawn."""
+    return _summaries(_counts(len(values), seed), values, (kind,) * values.shape[1])
