@@ -40,10 +40,10 @@ def pytest_runtest_setup(item):
 
 @pytest.hookimpl(tryfirst=True)  # before pytest-xdist reads the groups
 def pytest_collection_modifyitems(config, items):
+    groups = {REPOSITORY / "tests" / name: name.partition("/")[0] for name in TOGETHER}
     for item in items:
-        name = next((name for name in TOGETHER if item.path == REPOSITORY / "tests" / name), None)
-        if name:
-            item.add_marker(pytest.mark.xdist_group(name.partition("/")[0]))
+        if item.path in groups:
+            item.add_marker(pytest.mark.xdist_group(groups[item.path]))
     if SHARED.is_dir():
         return
     skip = pytest.mark.skip(reason=f"no real models and images at FRINGE_SHARED={SHARED}")

@@ -9,8 +9,15 @@ from typing import Any, cast
 import numpy as np
 
 from fringe.attribution import Attributor
-from fringe.bench.tuning._search import OBJECTIVE, Array, objective, objective_of_means, score_matrix
-from fringe.bench.tuning._space import SMOOTHING, has_paper_settings
+from fringe.bench.tuning import (
+    OBJECTIVE,
+    SMOOTHING,
+    Array,
+    has_paper_settings,
+    objective,
+    objective_of_means,
+    score_matrix,
+)
 from fringe.errors import InputError, require, require_choice
 
 #: Label of the base, which all sweeps contain.

@@ -42,6 +42,7 @@ MASK = (torch.arange(TOKENS) < torch.arange(TEXTS)[:, None] % (TOKENS - 1) + 2).
 SETTINGS = {
     "fringe": fringe.FRInGe(tau=2e-2, structure="none"),
     "fringe_b": METHODS["fringe_b"](tau=2e-2, structure="none"),
+    "diffusion": METHODS["diffusion"](steps=20),
     "captum": fringe.CaptumMethod("kernel_shap", samples=30, segments=6, superpixels="grid"),
     "straight": fringe.Straight(fringe.FRInGe(tau=2e-2, structure="none"), steps=4),
 }

@@ -143,6 +143,13 @@ def test_the_time_is_that_of_the_fastest_pass_and_not_of_the_first(tmp_path, mon
     assert "at most 40 passes of the network and 40 s" in comparing.expectation()
 
 
+def test_a_curve_without_steps_has_one_for_each_row_of_the_images(tmp_path):
+    spec = CompareSpec(methods="ig", metrics="deletion", set=("ig.steps=10",), controls=False, device="cpu")
+    comparing = ImageComparison(["embedded:digits:0:2"], tmp_path, spec)
+    comparing.open()
+    assert f"at most {2 * (20 + 32)} passes" in comparing.expectation()  # of two images: ten gradients, and 32 rows
+
+
 def test_the_table_says_where_better_is_and_how_many_images_there_are(tmp_path):
     steps = ("--methods", "ig", "--set", "ig.steps=600")
     box = ("--set", "deletion:fast.reference=box", "--set", "deletion:fast.padding=zeros")  # leaves more of a digit

@@ -57,7 +57,7 @@ def test_it_keeps_the_contract_on_the_other_inputs_that_it_claims(name, kind):
 def test_it_refuses_the_inputs_that_it_does_not_claim_before_any_pass(name):
     metric = get_metric(name)
     for kind in set(KINDS) - set(metric.kinds):
-        case = _MetricUnderTest(metric=metric, kind=kind)
+        case = _MetricUnderTest(tested=metric, kind=kind)
         context = case.context()
         passes = context.problem.model.passes.forward
         with pytest.raises(InputError, match=rf"metric {metric.name}: .+ of shape \(3, "):
@@ -91,7 +91,7 @@ GAPS = {"road", "srg", "diffid", "signed_insertion"}
 
 @pytest.mark.parametrize("name", [*RANKING, "pic"])
 def test_a_constant_map_has_one_order_whatever_its_sign_and_size(name):
-    case = _MetricUnderTest(metric=METRICS[name]())
+    case = _MetricUnderTest(tested=METRICS[name]())
     first = case.score(case.context(), values=torch.ones_like(case.x)).values
     for constant in (-1.0, 4.0) if name.startswith("mas") else (-1.0, 4.0, 0.0):  # a zero map has no density
         again = case.score(case.context(), values=torch.full_like(case.x, constant)).values
@@ -106,7 +106,7 @@ def test_scores_of_another_rule_for_ties_are_not_taken_from_a_store(name):
 
 @pytest.mark.parametrize("name", RANKING)
 def test_equal_pixels_have_an_order_of_the_seed(name):
-    case, values = _MetricUnderTest(metric=METRICS[name]()), torch.zeros(3, 2, 8, 8)
+    case, values = _MetricUnderTest(tested=METRICS[name]()), torch.zeros(3, 2, 8, 8)
     values[..., :4] = 1.0
     one, same, other = (case.score(case.context(seed=seed), values=values).values for seed in (0, 0, 1))
     assert one.equal(same)
@@ -115,7 +115,7 @@ def test_equal_pixels_have_an_order_of_the_seed(name):
 
 @pytest.mark.parametrize("name", METRICS)
 def test_a_broken_map_has_no_score(name):
-    case = _MetricUnderTest(metric=METRICS[name]())
+    case = _MetricUnderTest(tested=METRICS[name]())
     broken = case.maps.values.clone()
     broken[1, 0, 0, 0] = torch.nan
     with pytest.raises(InputError, match=r"maps: those of images \[1\] hold NaN or infinity"):

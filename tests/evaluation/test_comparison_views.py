@@ -11,6 +11,8 @@ from markupsafe import escape
 
 import fringe
 from fringe._strings.formats import with_interval
+from fringe.bench.comparison import ImageComparison
+from fringe.data import SOURCE
 from fringe.evaluation import NOT_BETTER_MEANS, TidyScores, grid_row, tidy
 from fringe.evaluation._statistics import BELOW, least_images, too_few
 from fringe.explanations._spec import CompareSpec
@@ -106,8 +108,16 @@ def test_the_mark_of_a_comparison_is_explained_below_its_table(result):
     assert "‡" not in repr(result)  # of two images
 
 
-def test_the_command_line_and_the_library_have_the_same_usual_metrics():
+def test_the_command_line_and_the_library_have_the_same_usual_metrics(tmp_path):
     assert CompareSpec().metrics == ",".join(USUAL_METRICS)
+    kinds = [CompareSpec(), CompareSpec(set=["signed_insertion.steps=8"]), CompareSpec(metrics="signed_insertion")]
+    asked = [ImageComparison([SOURCE], tmp_path / "out", spec).plan.metrics for spec in kinds]
+    assert asked[0] == USUAL_METRICS
+    assert [[metric.steps for metric in one.values() if hasattr(metric, "steps")] for one in asked] == [
+        [16, 16],
+        [8, 16],
+        [None],
+    ]
 
 
 def test_the_picture_shows_a_control_beside_the_methods(result):

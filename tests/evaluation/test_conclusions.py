@@ -165,7 +165,7 @@ def test_images_of_one_cluster_count_once():
 def test_a_comparison_and_its_table_say_it():
     import fringe
 
-    found = fringe.compare("embedded:digits", "embedded:digits:0:12", ["ig", "ggig"], ["sparseness", "insertion"])
+    found = fringe.compare("embedded:digits", "embedded:digits:0:12", ["ig", "smoothgrad"], ["sparseness", "insertion"])
     assert found.conclusions()
     assert all(sentence in repr(found).replace("\n", " ") for sentence in found.conclusions()[:1])
     assert len(found.conclusions()) <= 4

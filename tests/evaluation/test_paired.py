@@ -11,12 +11,8 @@ from scipy import stats
 
 from fringe.errors import InputError
 from fringe.evaluation import estimate
-from fringe.evaluation._statistics import Difference, holm, paired, paired_all, sign_flip_ps
+from fringe.evaluation._statistics import Difference, holm, paired, paired_all, sign_flip_p
 from fringe.evaluation._summary import significance_stars
-
-
-def sign_flip_p(differences, seed=0):
-    return sign_flip_ps([differences], seed)[0]
 
 
 @pytest.fixture
@@ -118,19 +114,17 @@ def test_rounding_does_not_break_ties():
     assert sign_flip_p(tenths) == by_enumeration(np.round(tenths * 10).astype(int).tolist())
 
 
-def test_signs_follow_from_the_seed_and_not_from_the_columns_beside(rng, monkeypatch):
+def test_signs_follow_from_the_seed(rng):
     columns = list(rng.normal(0.2, 1.0, (5, 70)))
     alone = [sign_flip_p(column, 3) for column in columns]
     assert [sign_flip_p(column, 4) for column in columns] != alone
-    assert sign_flip_ps(columns, 3) == alone
-    monkeypatch.setattr(importlib.import_module("fringe.evaluation._statistics"), "_TOGETHER", 2)
-    assert sign_flip_ps(columns, 3) == alone
+    assert [sign_flip_p(column, 3) for column in columns] == alone
 
 
 def test_the_signs_of_many_differences_are_a_group(rng, monkeypatch):
     resampling = importlib.import_module("fringe.evaluation._statistics")
     monkeypatch.setattr(resampling, "GROUP", 64)
-    differences = rng.normal(size=(40, 3))
+    differences = rng.normal(size=40)
     drawn = np.random.default_rng(5).integers(0, 64, 40)
     signs = np.array([[1 - 2 * ((j & int(c)).bit_count() % 2) for c in drawn] for j in range(64)])
     assert (signs[0] == 1).all()
@@ -142,11 +136,10 @@ def test_many_differences_have_the_p_of_the_t_test_and_keep_the_level(rng, monke
     resampling = importlib.import_module("fringe.evaluation._statistics")
     columns = [rng.normal(shift, 1.0, 10_000) for shift in (0.0, 0.01, 0.02, 0.1)]
     expected = [stats.ttest_1samp(column, 0.0).pvalue for column in columns]
-    p_values = sign_flip_ps(columns, 1)
+    p_values = [sign_flip_p(column, 1) for column in columns]
     assert p_values == pytest.approx(expected, abs=4 * math.sqrt(0.25 / resampling.GROUP))
     assert p_values[-1] == 1 / resampling.GROUP  # nothing but the observed signs is as extreme
-    assert [sign_flip_p(column, 1) for column in columns] == p_values
-    assert sign_flip_ps([np.zeros(10_000), np.full(10_000, 0.1)]) == [1.0, 1 / resampling.GROUP]
+    assert [sign_flip_p(np.full(10_000, one)) for one in (0.0, 0.1)] == [1.0, 1 / resampling.GROUP]
 
     monkeypatch.setattr(resampling, "GROUP", 256)  # p is a multiple of 1 / 256: at most .05 are 12 of them
     alarms = [sign_flip_p(rng.choice([-1.0, 1.0], 30) * rng.gamma(1.0, size=30), seed) <= 0.05 for seed in range(2000)]
@@ -156,9 +149,9 @@ def test_many_differences_have_the_p_of_the_t_test_and_keep_the_level(rng, monke
 def test_many_pairs_at_once_are_each_pair_by_itself(rng):
     a, b = rng.normal(size=(2, 5, 30))
     b[1, 3] = np.nan
-    pairs = [(x, y, summary) for x, y, summary in zip(a, b, ["mean", "median"] * 2 + ["mean"], strict=True)]
+    pairs = [(x, y, summary, {}) for x, y, summary in zip(a, b, ["mean", "median"] * 2 + ["mean"], strict=True)]
     for seed in (4, 0):
-        for together, (x, y, summary) in zip(paired_all(pairs, seed), pairs, strict=True):
+        for together, (x, y, summary, _) in zip(paired_all(pairs, seed), pairs, strict=True):
             alone = paired(x, y, seed=seed, summary=summary)
             assert dataclasses.astuple(together) == pytest.approx(dataclasses.astuple(alone), rel=1e-12)
     assert paired_all(pairs[:1]) == [paired(*pairs[0][:2])]

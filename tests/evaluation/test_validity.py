@@ -14,6 +14,7 @@ import torch
 from fringe import InputError, IntegratedGradients, SmoothGrad
 from fringe._numbers.rng import KeyedGenerator
 from fringe.evaluation import LEAST, SHARES, compare, degraded_scores, judge_metrics, tidy, validate_metrics
+from fringe.evaluation._statistics import _counts
 from fringe.evaluation._validity import _effect, _order, _verdict, degrade
 from fringe.metrics import Deletion, EvaluatedMaps, Insertion, MaxSensitivity, Metric, Scores
 from toys import build, images, normal
@@ -290,8 +291,10 @@ def test_images_without_a_score_are_left_out_of_a_ranking_and_a_scale_changes_no
 def test_agreement_needs_three_methods_and_two_metrics_and_not_all_draws_at_once(monkeypatch):
     agreement = ranked(RANKED, scored("abc"))
     assert agreement.methods == ("a", "b", "c")
-    monkeypatch.setattr("fringe.evaluation._validity._AT_ONCE", 7 * 3 * 8)  # seven draws of a thousand
+    monkeypatch.setattr("fringe.evaluation._statistics._RESAMPLED_AT_ONCE", 7 * 8)  # seven draws of a thousand
+    _counts.cache_clear()
     assert ranked(RANKED, scored("abc")) == agreement
+    _counts.cache_clear()
     assert ranked({"insertion": Insertion(), "neither": Neither()}, scored("abc")) is None
     assert ranked(RANKED, scored("ab")) is None
 

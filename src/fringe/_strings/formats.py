@@ -91,6 +91,8 @@ def printable(text: str) -> str:
     Terminals obey control characters: a file name could move the cursor, change the window's title or hide what is
     printed. Characters without a width, such as those that turn the direction of text, hide what is written.
     """
+    if text.isprintable():
+        return text
     return "".join(c if c.isprintable() or c == "\n" else c.encode("unicode_escape").decode() for c in text)
 
 

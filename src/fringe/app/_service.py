@@ -26,17 +26,15 @@ from fringe.detection import LEAST, Detector, as_detector
 from fringe.errors import FringeError, ImageError, InputError, is_machine_error, warn_caller
 from fringe.evaluation import Comparison, compare
 from fringe.explanations import explain
-from fringe.metrics import ROAD, Insertion, Metric, OcclusionAgreement, SignedInsertion
+from fringe.metrics import ROAD, USUAL_METRICS, Insertion, Metric, OcclusionAgreement
 from fringe.models import EFFICIENTNET, LoadedModel, load_model, resolve_device
 from fringe.page import page_text
 
-#: Scores of a comparison: the two that tell methods from controls on photographs, also with so few steps, the most
-#: common one, which does not (docs/results/validity.md), and what occlusion says, whose passes all maps share. The page
-#: says what each can tell (app.html.j2).
+#: The metrics of a comparison of one image, with few steps; the page says what each can tell (app.html.j2), docs/app.md
+#: which of them pass our test.
 METRICS: Mapping[str, Metric] = {
     "road": ROAD(shares=(0.1, 0.3, 0.5)),
-    "signed_insertion": SignedInsertion(steps=16),
-    "signed_insertion:zero": SignedInsertion(reference="zeros", steps=16),
+    **{name: USUAL_METRICS[name] for name in ("signed_insertion", "signed_insertion:zero")},
     "insertion": Insertion(steps=16),
     "insertion:zero": Insertion(reference="zeros", steps=16),
     "occlusion_agreement": OcclusionAgreement(),

@@ -13,8 +13,9 @@ import torch
 from torch import Tensor
 
 from fringe._strings.formats import counted, first_paragraph, plain, to_json
-from fringe._strings.html import html_page
-from fringe._strings.progress import Progress, Report
+from fringe._strings.progress import Progress
+from fringe._strings.progress import Report as Told
+from fringe._strings.report import Image, Report, Section, html_page
 from fringe._strings.tables import Cell, Row, Table
 from fringe.attribution import setting_title
 from fringe.bench.experiments import (
@@ -56,10 +57,13 @@ from fringe.evaluation import (
 )
 from fringe.explanations import CompareSpec, Failure, ImageRun, Prepared
 from fringe.inputs import with_boxes
-from fringe.metrics import EvaluationContext, Metric, Scores
+from fringe.metrics import USUAL_METRICS, EvaluationContext, Metric, Scores
+from fringe.settings import with_settings
 
 FIGURE, SCORES, INDEX = "compare.png", "scores.csv", "index.html"
 VALIDITY, AGREEMENT = "validity.json", "agreement.png"
+_CONTROLS = "or that change a method's own map. A score says little unless it is better than theirs."
+_UNKNOWN = "Where nobody knows the right map, no score proves that a map is right."
 #: Images, and numbers of input, of one task.
 BATCH_IMAGES, BATCH_NUMBERS = 64, 10_000_000
 
@@ -77,6 +81,8 @@ class ImageComparison(ImageRun[CompareSpec]):
 
     def __init__(self, inputs: Sequence[str], out: Path, spec: CompareSpec, *, overwrite: bool = False):
         chosen = {name: getattr(spec, name) for name in ("methods", "metrics", "set", "controls", "references")}
+        if spec.metrics == CompareSpec().metrics:
+            chosen["metrics"] = USUAL_METRICS
         self._same = {**chosen, "name": self.command, "sample": False, "limits": {}}
         self.plan = build_plan(ExperimentSpec(**self._same, model={"model": SOURCE}, data=(SOURCE,)))
         importlib.import_module("fringe.plots")  # a missing package is reported now
@@ -86,7 +92,7 @@ class ImageComparison(ImageRun[CompareSpec]):
         self._default_references = self.refs if len(self.refs) > 1 else ()
         self._scores, self._images = TidyScores((), {}), list[dict[str, Any]]()
         self._costs, self._refused = list[dict[str, Any]](), list[dict[str, Any]]()
-        self._pictures: dict[str, bytes] = {}
+        self._drawn = dict[str, Image]()
 
     @property
     def errors(self) -> list[tuple[str, str]]:
@@ -113,7 +119,7 @@ class ImageComparison(ImageRun[CompareSpec]):
                 raise InputError(message, argument="references", hint=hint)
         first = next((item for item in map(self.prepare, self.refs) if isinstance(item, Prepared)), None)
         answer = "" if first is None else self.logits([first])
-        self._pass = 0.0
+        self._pass, self._rows = 0.0, 1 if first is None else first.x.shape[1]
         if first is not None and not isinstance(answer, str):
             self.classifier.resolve_target(self.target, answer[1])
             times = list[float]()
@@ -138,7 +144,12 @@ class ImageComparison(ImageRun[CompareSpec]):
 
     def expectation(self) -> str:
         """Return what the open run computes; on a CPU also how long that takes at most, by the time of a first pass."""
-        passes = sum(each * count for _, each, count in planned_work_of([replace(self.plan, n=len(self.refs))]))
+        stepped = {  # a curve has a step for each row
+            label: with_settings(one, {"steps": str(self._rows)}) if getattr(one, "steps", 1) is None else one
+            for label, one in self.plan.metrics.items()
+        }
+        plan = replace(self.plan, n=len(self.refs), metrics=stepped)
+        passes = sum(each * count for _, each, count in planned_work_of([plan]))
         if self.spec.validity:
             passes += degraded_passes(self.plan.metrics.values()) * len(self.plan.models[0].methods) * len(self.refs)
         maps, scores = len(self.refs) * len(self.plan.candidates(self.plan.models[0])), len(self.plan.metrics)
@@ -173,7 +184,7 @@ class ImageComparison(ImageRun[CompareSpec]):
         if self.done:
             self.folder.attempt(INDEX, self._page())
 
-    def _add_images(self, stored: "_Stored", runner: TaskRunner, report: Report) -> None:
+    def _add_images(self, stored: "_Stored", runner: TaskRunner, report: Told) -> None:
         """Add the scores of the images that the model takes, draw the first of them, and judge the metrics."""
         at, rows, degraded = list[int](), list[tuple[int, Any]](), list[dict[str, Any]]()
         entries, settings = dict[int, dict[str, Any]](), dict[str, Any]()
@@ -231,13 +242,13 @@ class ImageComparison(ImageRun[CompareSpec]):
         title = f"{self.loaded.label} · {first} · {counted(len(methods), 'method')}"
         caption = captions(metric_labels(self.plan.metrics))
         figure = comparison_grid(rows, methods, title=title, caption=caption, pool=pool)
-        self._add_picture(FIGURE, figure)
+        self._add_figure(FIGURE, "What each method shows, and under each map its scores.", figure)
 
-    def _add_picture(self, name: str, figure: Any) -> None:
+    def _add_figure(self, name: str, caption: str, figure: Any) -> None:
         from fringe.plots import png_of
 
-        self._pictures[name] = png_of(figure)
-        self.folder.attempt(name, self._pictures[name])
+        self._drawn[name] = Image(name.removesuffix(".png"), caption, png_of(figure))
+        self.folder.attempt(name, self._drawn[name].png)
 
     def _page(self) -> str:
         """What people read, as one file: the pictures, the table of scores, and what the numbers depend on."""
@@ -266,16 +277,18 @@ class ImageComparison(ImageRun[CompareSpec]):
         recipes += [(f"method {one['label']}", one["settings"]) for one in methods]
         rows = [(what, ", ".join(f"{name}={value}" for name, value in one.items())) for what, one in recipes]
         rows += [("weights", document["model"]["digest"]), ("seed", str(document["seed"]))]
-        return html_page(
-            "compared",
-            title="Methods compared",
-            facts=facts,
-            conclusions=conclusions,
-            pictures=self._pictures,
-            tables=[replace(table, title="Scores", notes=notes), *more],
-            settings=Table(("what", "value"), rows, "Settings and versions"),
-            controls=[one["label"] for one in document["methods"] if one["control"]],
+        controls = [one["label"] for one in document["methods"] if one["control"]]
+        runs = " (only diffusion runs it, along a path that ignores it)" if "diffusion" in controls else ""
+        text = (f"Controls are maps that do not look at the network{runs}, {_CONTROLS}",) if controls else ()
+        maps, agreement = ([one] if (one := self._drawn.get(name)) else [] for name in (FIGURE, AGREEMENT))
+        chapters = (
+            *([Section("Conclusions", lines=tuple(conclusions))] if conclusions else []),
+            *([Section("Maps", images=tuple(maps))] if maps else []),
+            Section("Scores", (*text, _UNKNOWN), replace(table, title="Scores", notes=notes)),
+            *(Section("Metric validity", table=one, images=tuple(agreement)) for one in more if isinstance(one, Table)),
+            Section("Settings and versions", table=Table(("what", "value"), rows, "Settings and versions")),
         )
+        return html_page(Report("Methods compared", facts, chapters))
 
     def _described(self) -> list[str | Table]:
         """A table of methods by metrics: means or medians with their intervals, controls below a rule; then what is
@@ -307,7 +320,8 @@ class ImageComparison(ImageRun[CompareSpec]):
         document = {"model": self.loaded.label, "images": self.done, **plain(self.validity.record())}
         self.folder.attempt(VALIDITY, to_json(document))
         if self.validity.agreement is not None:
-            self._add_picture(AGREEMENT, self.validity.agreement.plot(self.loaded.label))
+            figure = self.validity.agreement.plot(self.loaded.label)
+            self._add_figure(AGREEMENT, "How alike the metrics rank the methods (Kendall's tau).", figure)
 
     def _write_summary(self, *, complete: bool) -> None:
         metrics, words = self.plan.metrics, ("title", "direction", "unit", "space")
@@ -401,28 +415,28 @@ class _Stored:
 
     def _row(self, method: str, at: list[int]) -> MethodResult:
         """What is stored of a method on some images."""
-        notes, scores, results = self.results.notes, dict[str, Scores](), self.results
+        scores, results = dict[str, Scores](), self.results
         cells = {metric: results.cells[self.model, method, metric] for metric in results.metrics}
         faults, errors = [""] * len(at), [""] * len(at)
         for metric, cell in cells.items():
-            refusals, flags, places = [""] * len(at), dict[str, list[bool]](), Counter[str]()
-            known = zip(cell.column("status")[at].tolist(), cell.column("note_index")[at].tolist(), strict=True)
-            for k, (status, number) in enumerate(known):
-                named, error = notes[number]
-                for index, flag in enumerate(named):
-                    flags.setdefault(flag, [False] * len(at))[k] = True
-                    places[flag] = max(places[flag], index)
+            refusals, prefix = [""] * len(at), f"metric {metric}: "
+            notes = [results.notes[number] for number in cell.column("note_index")[at].tolist()]
+            for k, (status, (_, error)) in enumerate(zip(cell.column("status")[at].tolist(), notes, strict=True)):
                 if status == MISSING:
                     why = self.left.get((method, self.digests[at[k]]), "it is left to the next run")
                     faults[k], errors[k] = "failed", why
-                elif error and error.startswith(f"metric {metric}: "):
+                elif error and error.startswith(prefix):
                     refusals[k] = error
                 elif status != OK:
                     faults[k], errors[k] = STATUSES[status], error or STATUSES[status]
-            column = torch.from_numpy(cell.scores[at])
-            ordered = sorted(flags, key=places.__getitem__)  # as the metric has them
-            named = {flag: torch.tensor(flags[flag]) for flag in ordered}
-            scores[metric] = Scores(column, named, refusals=tuple(refusals) if any(refusals) else ())
+            places = dict[str, int]()
+            for named, _ in notes:
+                places |= {flag: max(place, places.get(flag, 0)) for place, flag in enumerate(named)}
+            ordered = sorted(places, key=places.__getitem__)  # as the metric has them
+            flags = {flag: torch.tensor([flag in named for named, _ in notes]) for flag in ordered}
+            scores[metric] = Scores(
+                torch.from_numpy(cell.scores[at]), flags, refusals=tuple(refusals) if any(refusals) else ()
+            )
         made = next(iter(cells.values())).maps[at]
         passes = PassCounts(*(round(float(made[kind].sum())) for kind in ("forward", "jvp", "vjp")))
         settings = results.manifest.settings[self.model][method]["method"]

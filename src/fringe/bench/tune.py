@@ -1,17 +1,17 @@
 """``fringe tune``: a search for a model's setting on images that no evaluation uses."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import BeforeValidator, Field, PositiveInt
 
+import fringe
 from fringe._files.disk import require_local
-from fringe._strings.formats import counted
 from fringe._strings.names import read_pair, unique
-from fringe.attribution import Attributor, check_preset, write_preset
+from fringe.attribution import Attributor, PresetMetadata, check_preset, write_preset
 from fringe.bench.experiments import (
     TRIAL,
     ExperimentSpec,
@@ -32,14 +32,12 @@ from fringe.bench.tuning import (
     Tuned,
     has_paper_settings,
     paper_space,
-    preset_metadata,
     space_of,
     tune,
 )
-from fringe.errors import FringeError, InputError, TransientError, require_choice, warn_caller, wrong_value
+from fringe.errors import FringeError, InputError, TransientError, warn_caller, wrong_value
 from fringe.inputs import content_of
 from fringe.metrics import get_metric
-from fringe.settings import settings_of
 
 Texts = Annotated[tuple[str, ...], BeforeValidator(lambda value: (value,) if isinstance(value, str) else value)]
 
@@ -103,9 +101,8 @@ def read_search_space(plan: Plan, texts: Sequence[str], *, smoothing: bool = Tru
         return paper_space(kind, smoothing=smoothing) if has_paper_settings(kind) else space_of(kind)
     form = "KEY or KEY=LOW,HIGH"
     given = unique((read_pair(text, "search", form, alone=True) for text in texts), "search")
-    ranges: dict[str, tuple[float, float]] = {}
+    ranges: dict[str, tuple[float, float] | None] = dict.fromkeys(given)
     for key, bounds in given.items():
-        require_choice("search", key, settings_of(kind))
         if bounds:
             try:
                 low, high = map(float, bounds.split(","))
@@ -113,37 +110,9 @@ def read_search_space(plan: Plan, texts: Sequence[str], *, smoothing: bool = Tru
                 raise wrong_value("search", f"{key}={bounds}", form) from None
             ranges[key] = (low, high)
     try:
-        return space_of(kind, list(given), ranges)
+        return space_of(kind, ranges)
     except InputError as error:
         raise InputError(str(error), argument="search") from error
-
-
-@dataclass(frozen=True)
-class TunedPreset:
-    """A tuned setting of a model, with all trials, and the preset file that it was written to."""
-
-    model: str
-    tuned: Tuned
-    path: Path
-
-    @property
-    def start(self) -> float | None:
-        """The objective of the setting that the search began with; None if it has no score."""
-        return next((trial.value for trial in self.tuned.trials if trial.number == 0 and not trial.problem), None)
-
-    def record(self) -> dict[str, Any]:
-        """Return the best setting, its objective and that of the start, as JSON data."""
-        tuned = self.tuned
-        values = {"objective": tuned.value, "start": self.start, "trials": len(tuned.trials)}
-        return {"preset": str(self.path), **values, "settings": tuned.best.record()}
-
-    def describe(self) -> str:
-        """Describe the result for people."""
-        start = "no score" if self.start is None else f"{self.start:.4f}"
-        trials, failed = self.tuned.trials, sum(bool(trial.problem) for trial in self.tuned.trials)
-        fate = f", of which {failed} failed" if failed else ""
-        text = f"best of {counted(len(trials), 'trial')}{fate}: {self.tuned.value:.4f}"
-        return f"{text} (the setting it began with: {start})\npreset: {self.path}; use it with preset='{self.path}'"
 
 
 def tune_preset(
@@ -154,7 +123,7 @@ def tune_preset(
     trials: int,
     *,
     progress: Progress | None = None,
-) -> TunedPreset:
+) -> Tuned:
     """Tune the first method of the plan of :func:`search_plan`, and write a preset file.
 
     The folder stores the scores of every trial, and the settings of a trial follow from the scores before: a search
@@ -178,10 +147,18 @@ def tune_preset(
     score = partial(_score, trial_plan, opened, options)
     tuned = tune(method, space, score, seed=plan.seed, trials=trials, progress=progress)
     images = [content_of(image["digest"]) for image in resolved.manifest.images]
-    metadata = preset_metadata(tuned, architecture=known["architecture"], weights=known["weights"], images=images)
+    metadata: PresetMetadata = {
+        "architecture": known["architecture"],
+        "weights": known["weights"],
+        "objective": tuned.value,
+        "images": images,
+        "trials": trials,
+        "seed": plan.seed,
+        "version": fringe.__version__,
+    }
     write_preset(path, tuned.best, metadata)
     score(tuned.best)  # the folder's plan is then the best setting's, not the last one's
-    return TunedPreset(model.label, tuned, path)
+    return replace(tuned, path=path)
 
 
 def _score(plan: Plan, opened: RunResult, options: RunOptions, method: Attributor) -> dict[str, Sequence[float]]:

@@ -9,16 +9,12 @@ from typing import Any
 from fringe._strings.formats import counted
 from fringe.evaluation._statistics import (
     BELOW,
-    Column,
     ControlTest,
     Difference,
-    holm,
     is_of_another,
     least_images,
-    paired_all,
 )
 from fringe.evaluation._summary import ScoreTable
-from fringe.metrics import Aggregate
 
 #: What replaces pixels, in words.
 _REFERENCES = {**dict.fromkeys(("gaussian", "box", "folded"), "a blur"), "mean": "the mean colour"}
@@ -89,11 +85,9 @@ def variants_of(settings: Mapping[str, Mapping[str, Any]]) -> dict[str, tuple[st
 
 def _contests(table: ScoreTable, labels: Sequence[str]) -> list[_Contest]:
     """The contest of each metric with a direction under which a method has a score."""
-    pairs, best, modified = list[tuple[str, str]](), dict[str, str](), dict[str, str | None]()
-    differences = list[Difference]()
+    pairs, best, modified = list[tuple[str, str, str]](), dict[str, str](), dict[str, str | None]()
     for label in labels:
-        direction, kind = table.metrics[label]
-        sign = {"higher": 1.0, "lower": -1.0, "none": math.nan}[direction]
+        sign = {"higher": 1.0, "lower": -1.0, "none": math.nan}[table.metrics[label][0]]
         every = {method: sign * one.estimate.value for (method, metric), one in table.cells.items() if metric == label}
         means = {m: value for m, value in every.items() if m not in table.controls and math.isfinite(value)}
         if not means:
@@ -102,18 +96,13 @@ def _contests(table: ScoreTable, labels: Sequence[str]) -> list[_Contest]:
         made = [m for m in table.controls if is_of_another(m, best[label]) and math.isfinite(every.get(m, math.nan))]
         first = max(made, key=lambda method: every[method], default=None)
         modified[label] = first if first is not None and every[first] >= means[best[label]] else None
-        others = [method for method in means if method != best[label]]
-        columns: list[tuple[Column, Column, Aggregate]] = [
-            (table.scores[best[label], label], table.scores[other, label], kind) for other in others
-        ]
-        differences += paired_all(columns, table.seed, **table.groups.get(label, {}))
-        pairs += [(label, other) for other in others]
-    adjusted = dict(zip(pairs, zip(differences, holm([one.p for one in differences]), strict=True), strict=True))
+        pairs += [(best[label], other, label) for other in means if other != best[label]]
+    adjusted = dict(zip(pairs, table.differences(pairs), strict=True))
     return [
         _Contest(
             metric=label,
             best=method,
-            others={other: one for (of, other), one in adjusted.items() if of == label},
+            others={other: one for (_, other, of), one in adjusted.items() if of == label},
             test=table.cells[method, label].test,
             modified=modified[label],
         )

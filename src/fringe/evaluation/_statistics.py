@@ -2,7 +2,7 @@
 flipping signs, and tests against controls."""
 
 import math
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, get_args
@@ -52,11 +52,10 @@ def intervals(
             alike.setdefault((len(column), -1 if group is None else index), []).append(index)
     for (n, _), indices in alike.items():
         group, values = groups[indices[0]], np.stack([columns[index] for index in indices], axis=1)
-        kinds, parts = list[Aggregate](summaries[index] for index in indices), list[NDArray[np.float64]]()
-        for weights in _counts(n, seed) if group is None else _grouped_counts(group, seed):
-            parts.append(_summaries(weights, values, kinds))
-        for index, drawn in zip(indices, np.concatenate(parts).T, strict=True):
-            low, high = np.percentile(finite_of(drawn), [50 * (1 - LEVEL), 50 * (1 + LEVEL)])
+        counts = _counts(n, seed) if group is None else _grouped_counts(group, seed)
+        drawn = _summaries(counts, values, [summaries[index] for index in indices])
+        for index, column in zip(indices, drawn.T, strict=True):
+            low, high = np.percentile(finite_of(column), [50 * (1 - LEVEL), 50 * (1 + LEVEL)])
             result[index] = float(low), float(high)
     return result
 
@@ -71,20 +70,31 @@ def _grouped_counts(groups: Groups, seed: int) -> Iterator[NDArray[np.int64]]:
         yield of_clusters[part][:, clusters].astype(np.int64) * models[part][:, networks]
 
 
-def _summaries(weights: NDArray[Any], values: NDArray[np.float64], kinds: Sequence[Aggregate]) -> NDArray[np.float64]:
+def _summaries(
+    counts: Iterable[NDArray[Any]], values: NDArray[np.float64], kinds: Sequence[Aggregate]
+) -> NDArray[np.float64]:
     """The mean or median (R, K) of the finite ones of numbers (n, K) in each of R resamples, by how often each is drawn
-    (R, n); NaN where none is."""
-    known, drawn = np.isfinite(values), weights.astype(np.float64)
-    total = drawn.sum(1, keepdims=True) if known.all() else drawn @ known
-    with np.errstate(invalid="ignore"):  # no score is drawn: NaN
-        result = drawn @ np.where(known, values, 0) / total
+    (R, n), some resamples at a time; NaN where none is."""
+    known = np.isfinite(values)
+    numbers, seen = np.where(known, values, 0), dict[bytes, int]()
+    of_pattern = [seen.setdefault(column.tobytes(), len(seen)) for column in known.T]  # many lack the same images
+    patterns = np.stack([np.frombuffer(pattern, np.bool_) for pattern in seen], axis=1)
+    medians = {}
     for column in (k for k, kind in enumerate(kinds) if kind == "median"):
         order = np.argsort(values[:, column], kind="stable")[: known[:, column].sum()]  # NaN stands last
-        below = np.cumsum(weights[:, order], axis=1, dtype=np.int64)
-        ranks = (below[:, -1:] - 1) // 2, below[:, -1:] // 2
-        low, high = (values[order, column][(below > rank).argmax(axis=1)] for rank in ranks)
-        result[:, column] = np.where(below[:, -1] > 0, (low + high) / 2, np.nan)
-    return result
+        medians[column] = order, values[order, column]
+    parts = list[NDArray[np.float64]]()
+    for weights in counts:
+        drawn = weights.astype(np.float64)
+        with np.errstate(invalid="ignore"):  # no score is drawn: NaN
+            result = drawn @ numbers / (drawn @ patterns)[:, of_pattern]
+        for column, (order, ordered) in medians.items():
+            below = np.cumsum(weights[:, order], axis=1, dtype=np.int64)
+            ranks = (below[:, -1:] - 1) // 2, below[:, -1:] // 2
+            low, high = (ordered[(below > rank).argmax(axis=1)] for rank in ranks)
+            result[:, column] = np.where(below[:, -1] > 0, (low + high) / 2, np.nan)
+        parts.append(result)
+    return np.concatenate(parts)
 
 
 @lru_cache(maxsize=2)
@@ -105,38 +115,27 @@ def _counts(n: int, seed: int) -> tuple[NDArray[np.uint8], ...]:
 GROUP = 2**17
 #: Of the sum of sizes: two sums of the same differences that lie nearer than that are equal but for rounding.
 _ROUNDING = 1e-12
-#: Columns that get their signs at once; memory grows with them, results do not depend on them.
-_TOGETHER = 48
 
 
-def sign_flip_ps(columns: Sequence[NDArray[np.float64]], seed: int = 0) -> list[float]:
-    """The two-sided p of each of several columns of differences (n,), NaN where there is none: the share of sign
-    assignments whose mean is at least as far from zero (Fisher 1935, section 21). NaN without differences.
+def sign_flip_p(differences: NDArray[np.float64], seed: int = 0) -> float:
+    """The two-sided p of differences (n,), NaN where there is none: the share of sign assignments whose mean is at
+    least as far from zero (Fisher 1935, section 21). NaN without differences.
 
     All 2^n assignments of n differences where these are fewer than :data:`GROUP`, else those of a random group, the
     observed one among them (see :func:`_sums`), so that p is never below 1 / GROUP. The group follows from ``seed`` and
     the length alone: columns of one length have the same.
     """
-    result = [math.nan] * len(columns)
-    known = [finite_of(column) for column in columns]
-    known = [  # a difference of 0 changes no sum
-        one if 2**one.size < GROUP else np.where(np.isfinite(column), column, 0)
-        for one, column in zip(known, columns, strict=True)
-    ]
-    for n in {column.size for column in known if column.size}:
-        indices = [index for index, column in enumerate(known) if column.size == n]
-        for start in range(0, len(indices), _TOGETHER):
-            chosen = indices[start : start + _TOGETHER]
-            differences = np.stack([known[index] for index in chosen], axis=1)
-            sums, slack = _sums(differences, seed), _ROUNDING * np.abs(differences).sum(0)
-            p_values = np.mean(np.abs(sums) >= np.abs(sums[0]) - slack, axis=0).tolist()
-            for index, p in zip(chosen, p_values, strict=True):
-                result[index] = p
-    return result
+    known = finite_of(differences)
+    if not known.size:
+        return math.nan
+    if 2**known.size >= GROUP:  # a difference of 0 changes no sum
+        known = np.where(np.isfinite(differences), differences, 0)
+    sums, slack = _sums(known, seed), _ROUNDING * np.abs(known).sum()
+    return float(np.mean(np.abs(sums) >= np.abs(sums[0]) - slack))
 
 
 def _sums(differences: NDArray[np.float64], seed: int) -> NDArray[np.float64]:
-    """Sums (G, K) of the differences (n, K) under the G sign assignments of a group, the observed first.
+    """Sums (G,) of the differences (n,) under the G sign assignments of a group, the observed first.
 
     Each difference has a number c, and assignment j flips it where j and c have an odd number of ones in common. Where
     the numbers are the powers of two, these are all assignments. Of more differences the numbers are random: two flips
@@ -146,17 +145,24 @@ def _sums(differences: NDArray[np.float64], seed: int) -> NDArray[np.float64]:
     """
     n = len(differences)
     size = min(GROUP, 2**n)
-    numbers = 2 ** np.arange(n) if size < GROUP else np.random.default_rng(seed).integers(0, GROUP, n)
-    columns = [np.bincount(numbers, column, size) for column in differences.T]
-    sums = np.stack(columns, axis=1).astype(np.float64, copy=False)
-    half = 1
-    while half < size:
-        pairs = sums.reshape(size // (2 * half), 2, -1)
-        less = pairs[:, 0] - pairs[:, 1]
-        pairs[:, 0] += pairs[:, 1]
-        pairs[:, 1] = less
-        half *= 2
-    return sums
+    numbers = 2 ** np.arange(n) if size < GROUP else _numbers(n, size, seed)
+    sums: NDArray[Any] = np.bincount(numbers, differences, size).reshape(-1, 1 << ((size.bit_length() - 1) // 2))
+    for _ in range(2):  # the lower half of the digits of c, then the upper one: long rows are added quickly
+        sums = np.ascontiguousarray(sums.T, np.float64)
+        half = 1
+        while half < len(sums):
+            pairs = sums.reshape(len(sums) // (2 * half), 2, -1)
+            less = pairs[:, 0] - pairs[:, 1]
+            pairs[:, 0] += pairs[:, 1]
+            pairs[:, 1] = less
+            half *= 2
+    return sums.ravel()
+
+
+@lru_cache(maxsize=2)
+def _numbers(n: int, size: int, seed: int) -> NDArray[np.int64]:
+    """Random numbers (n,) below a size, kept for the next differences."""
+    return np.random.default_rng(seed).integers(0, size, n)
 
 
 # -- estimates and differences ----------------------------------------------------------------------------------------
@@ -166,6 +172,8 @@ def _sums(differences: NDArray[np.float64], seed: int) -> NDArray[np.float64]:
 Labels = Sequence[str] | NDArray[Any]
 #: A score an image, None or NaN where there is none.
 Column = Sequence[float | None] | NDArray[np.float64]
+#: The names of the ``clusters`` and ``networks`` of scores, as for :func:`estimate`.
+Names = Mapping[str, Labels | None]
 
 
 @dataclass(frozen=True)
@@ -228,16 +236,14 @@ def estimate(
     Raises:
         InputError: For another ``summary`` or shape.
     """
-    return estimate_all([(scores, summary, clusters)], seed, networks=networks)[0]
+    return estimate_all([(scores, summary, {"clusters": clusters, "networks": networks})], seed)[0]
 
 
-def estimate_all(
-    columns: Sequence[tuple[Column, Aggregate, Labels | None]], seed: int = 0, *, networks: Labels | None = None
-) -> list[Estimate]:
-    """:func:`estimate` of each ``(scores, summary, clusters)``, sooner, as many scores are resampled together."""
+def estimate_all(columns: Sequence[tuple[Column, Aggregate, Names]], seed: int = 0) -> list[Estimate]:
+    """:func:`estimate` of each ``(scores, summary, names)``, sooner, as many scores are resampled together."""
     every = [as_column("scores", scores) for scores, _, _ in columns]
     summaries = list[Aggregate](summary for _, summary, _ in columns)
-    groups = [_groups(len(one), clusters, networks) for one, (_, _, clusters) in zip(every, columns, strict=True)]
+    groups = [_groups(len(one), names) for one, (_, _, names) in zip(every, columns, strict=True)]
     ends, result = intervals(every, summaries, seed, groups), list[Estimate]()
     for one, summary, end in zip(map(finite_of, every), summaries, ends, strict=True):
         # quartiles lie linearly between the sorted scores (the paper does not say how)
@@ -285,12 +291,13 @@ class Difference:
     signs: int
 
 
-def _groups(count: int, clusters: Labels | None, networks: Labels | None) -> Groups | None:
+def _groups(count: int, names: Names) -> Groups | None:
     """Cluster and network of scores as numbers; None where all scores are independent."""
-    if clusters is None and networks is None:
+    if names.get("clusters") is None and names.get("networks") is None:
         return None
     numbers: list[NDArray[np.int64]] = []
-    for name, labels in (("clusters", clusters), ("networks", networks)):
+    for name in ("clusters", "networks"):
+        labels = names.get(name)
         if labels is None or not len(labels):
             labels = range(count) if name == "clusters" else [""] * count
         require(len(labels) == count, name, f"{len(labels)} names", f"{count}, one for each score")
@@ -330,34 +337,31 @@ def paired(
     Raises:
         InputError: If the columns have different lengths.
     """
-    return paired_all([(a, b, summary)], seed, clusters=clusters, networks=networks)[0]
+    return paired_all([(a, b, summary, {"clusters": clusters, "networks": networks})], seed)[0]
 
 
-def paired_all(
-    pairs: Sequence[tuple[Column, Column, Aggregate]],
-    seed: int = 0,
-    *,
-    clusters: Labels | None = None,
-    networks: Labels | None = None,
-) -> list[Difference]:
-    """Compare many pairs of methods image by image: :func:`paired` of each ``(a, b, summary)``, sooner, as random signs
-    are drawn once for all. A pair of fewer images than there are names has the first of them."""
-    columns, groups = list[NDArray[np.float64]](), list[Groups | None]()
-    for a, b, _ in pairs:
-        first, second = as_column("a", a), as_column("b", b)
-        require(len(first) == len(second), "b", f"{len(second)} scores", f"{len(first)}, one for each of a")
-        both = np.isfinite(first) & np.isfinite(second)
-        columns.append(np.subtract(first, second, out=np.full(len(first), np.nan), where=both))
-        groups.append(_groups(len(both), *(None if one is None else one[: len(both)] for one in (clusters, networks))))
-    of_signs = [_by_cluster(column, group) for column, group in zip(columns, groups, strict=True)]
-    p_values = sign_flip_ps(of_signs, seed)
-    ends = intervals(columns, [summary for _, _, summary in pairs], seed, groups)
-    return [
-        Difference(aggregate(d, summary), *end, p, int(d.size), int(np.isfinite(signed).sum()))
-        for d, signed, p, end, (_, _, summary) in zip(
-            map(finite_of, columns), of_signs, p_values, ends, pairs, strict=True
-        )
-    ]
+def paired_all(pairs: Sequence[tuple[Column, Column, Aggregate, Names]], seed: int = 0) -> list[Difference]:
+    """Compare many pairs of methods image by image: :func:`paired` of each ``(a, b, summary, names)``, sooner, as many
+    differences are resampled together. A pair of fewer images than there are names has the first of them."""
+    differences = [_differences(as_column("a", a), as_column("b", b), names) for a, b, _, names in pairs]
+    columns, groups = [column for column, _ in differences], [group for _, group in differences]
+    ends = intervals(columns, [summary for _, _, summary, _ in pairs], seed, groups)
+    result = list[Difference]()
+    for column, group, (_, _, summary, _), end in zip(columns, groups, pairs, ends, strict=True):
+        finite, signed = finite_of(column), _by_cluster(column, group)
+        signs = int(np.isfinite(signed).sum())
+        result.append(Difference(aggregate(finite, summary), *end, sign_flip_p(signed, seed), int(finite.size), signs))
+    return result
+
+
+def _differences(
+    a: NDArray[np.float64], b: NDArray[np.float64], names: Names
+) -> tuple[NDArray[np.float64], Groups | None]:
+    """The differences (n,) of two columns, NaN where one of them has no score, with their groups."""
+    require(len(a) == len(b), "b", f"{len(b)} scores", f"{len(a)}, one for each of a")
+    both = np.isfinite(a) & np.isfinite(b)
+    column = np.subtract(a, b, out=np.full(len(a), np.nan), where=both)
+    return column, _groups(len(a), {name: None if one is None else one[: len(a)] for name, one in names.items()})
 
 
 def _by_cluster(differences: NDArray[np.float64], groups: Groups | None) -> NDArray[np.float64]:
@@ -468,9 +472,7 @@ def compare_with_controls(
     direction: Direction,
     summary: Aggregate,
     seed: int,
-    *,
-    clusters: Labels | None = None,
-    networks: Labels | None = None,
+    **names: Labels | None,
 ) -> dict[str, ControlTest]:
     """Test each method against every control under one metric.
 
@@ -482,8 +484,7 @@ def compare_with_controls(
         direction: Which scores are better.
         summary: What the differences show.
         seed: Keys the random signs of the tests.
-        clusters: Names (n,) of groups of images that share pixels.
-        networks: Names (n,) of the networks that were explained.
+        **names: ``clusters`` and ``networks`` as for :func:`estimate`.
 
     Returns:
         The tests by method, not yet adjusted. A method that has no image in common with any control has none, and there
@@ -491,27 +492,37 @@ def compare_with_controls(
     """
     if direction == "none":
         return {}
-    sign = 1 if direction == "higher" else -1
-    pairs: list[tuple[str, str]] = []
-    for method in [label for label in scores if label not in controls]:
-        present = [control for control in controls if control in scores]
-        rivals = [control for control in present if is_rival(method, control, scores[method], scores[control])]
-        gaps = {control: finite_of(scores[method] - scores[control]) for control in rivals}
-        ahead = {control: sign * float(np.mean(gap)) for control, gap in gaps.items() if gap.size}
-        behind = [control for control in ahead if ahead[control] <= 0]  # then no other control decides
-        pairs += [(method, control) for control in ([min(behind, key=ahead.__getitem__)] if behind else ahead)]
-    columns: list[tuple[Column, Column, Aggregate]] = [(scores[a], scores[b], summary) for a, b in pairs]
-    differences = paired_all(columns, seed, clusters=clusters, networks=networks)
-    tests: dict[str, ControlTest] = {}
-    for (method, control), difference in zip(pairs, differences, strict=True):
-        is_ahead, other = sign * difference.value > 0, tests.get(method)
-        one = ControlTest(control, difference, difference.p if is_ahead else 1.0)
-        if other is None or (one.p, -sign * difference.value) > (other.p, -sign * other.difference.value):
-            tests[method] = one
-    return tests
+    sign, chosen = 1 if direction == "higher" else -1, dict[str, tuple[str, float]]()
+    for method in (label for label in scores if label not in controls):
+        rivals = [one for one in controls if one in scores and is_rival(method, one, scores[method], scores[one])]
+        gaps = {one: _differences(scores[method], scores[one], names) for one in rivals}
+        ahead = {one: sign * aggregate(finite_of(gap), "mean") for one, (gap, _) in gaps.items()}
+        behind = [one for one in ahead if ahead[one] <= 0]  # then no other control decides
+        tried = list[tuple[float, float, str]]()
+        for control in [min(behind, key=ahead.__getitem__)] if behind else (one for one in ahead if ahead[one] > 0):
+            gap, group = gaps[control]
+            value = sign * aggregate(finite_of(gap), summary)
+            tried.append((sign_flip_p(_by_cluster(gap, group), seed) if value > 0 else 1.0, -value, control))
+        if tried:
+            p, _, control = max(tried, key=lambda one: one[:2])
+            chosen[method] = control, p
+    pairs: list[tuple[Column, Column, Aggregate, Names]] = [
+        (scores[method], scores[control], summary, names) for method, (control, _) in chosen.items()
+    ]
+    differences = paired_all(pairs, seed)
+    return {
+        method: ControlTest(control, difference, p)
+        for (method, (control, p)), difference in zip(chosen.items(), differences, strict=True)
+    }
 
 
 def finite_of(values: NDArray[np.float64]) -> NDArray[np.float64]:
     """The finite ones of some numbers."""
     known = np.isfinite(values)
     return values if values.ndim == 1 and known.all() else values[known]
+
+
+def resampled(values: NDArray[np.float64], kind: Aggregate, seed: int) -> NDArray[np.float64]:
+    """The mean or median (R, K) of the finite ones of numbers (n, K) of images, in each resample that :func:`estimate`
+    makes of these; NaN where none is drawn."""
+    return _summaries(_counts(len(values), seed), values, (kind,) * values.shape[1])

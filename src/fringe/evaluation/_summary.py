@@ -3,7 +3,7 @@
 Every table of scores is made of it: of comparisons, reports, cards and the app."""
 
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Literal
@@ -21,7 +21,7 @@ from fringe.evaluation._statistics import (
     ControlTest,
     Difference,
     Estimate,
-    Labels,
+    Names,
     as_column,
     compare_with_controls,
     estimate_all,
@@ -95,7 +95,7 @@ class ScoreTable:
     controls: Collection[str]
     metrics: Mapping[str, Words]
     seed: int = 0
-    groups: Mapping[str, Mapping[str, Labels | None]] = field(default_factory=dict[str, Mapping[str, Labels | None]])
+    groups: Mapping[str, Names] = field(default_factory=dict[str, Names])
     reference: str | None = None
     unjudged: Collection[str] = ()
     by_value: bool = False
@@ -105,8 +105,11 @@ class ScoreTable:
         """What is known by method and metric, in the order of the scores. The tests are those of
         :func:`compare_with_controls`, with p that are adjusted for the number of them (:func:`holm`); likewise the
         differences to the reference."""
-        estimates, tests, differences = self._estimates(), {} if self.by_value else self._tests(), self._differences()
-        adjusted = dict(zip(differences, holm([one.p for one in differences.values()]), strict=True))
+        estimates, tests = self._estimates(), {} if self.by_value else self._tests()
+        apart = {self.reference, *self.controls}
+        others = [(m, of) for m, of in self.scores if m not in apart and self.metrics[of][0] != "none"]
+        pairs = [] if self.reference is None else [(self.reference, *other) for other in others]
+        differences = {(m, of): one for (_, m, of), one in zip(pairs, self.differences(pairs), strict=True)}
         result = dict[Key, Score]()
         for label, (direction, _) in self.metrics.items():
             column = {method: one for (method, of), one in estimates.items() if of == label}
@@ -124,8 +127,7 @@ class ScoreTable:
                     one,
                     test,
                     better,
-                    differences.get(key),
-                    adjusted.get(key, math.nan),
+                    *differences.get(key, (None, math.nan)),
                     "" if is_control else "best" if is_best else "near" if method in near else "",
                     not is_control and not is_behind and bool(better or not self.controls),
                     decimals,
@@ -159,17 +161,27 @@ class ScoreTable:
         best = f"bold: the best method{', shown to be better than every control' * bool(self.tests)}"
         return [*[best] * bold, *[NOT_BETTER_MEANS] * marked, *self.untested(noun)]
 
+    def differences(self, pairs: Iterable[tuple[str, str, str]]) -> list[tuple[Difference, float]]:
+        """Compare pairs of methods image by image.
+
+        Args:
+            pairs: Two methods and a metric, by their labels.
+
+        Returns:
+            The differences, each with its p that is adjusted for the number of pairs (:func:`holm`).
+        """
+        columns: list[tuple[Column, Column, Aggregate, Names]] = [
+            (self.scores[one, of], self.scores[other, of], self.metrics[of][1], self.groups.get(of, {}))
+            for one, other, of in pairs
+        ]
+        differences = paired_all(columns, self.seed)
+        return list(zip(differences, holm([one.p for one in differences]), strict=True))
+
     def _estimates(self) -> dict[Key, Estimate]:
-        of = {label: self.groups.get(label, {}).get("networks") for label in self.metrics}
-        networks = {label: () if one is None else tuple(one) for label, one in of.items()}
-        estimates = dict[Key, Estimate]()
-        for some in dict.fromkeys(networks.values()):  # columns of the same networks are resampled together
-            keys = [key for key in self.scores if networks[key[1]] == some]
-            every: list[tuple[Column, Aggregate, Labels | None]] = [
-                (self.scores[key], self.metrics[key[1]][1], self.groups.get(key[1], {}).get("clusters")) for key in keys
-            ]
-            estimates |= dict(zip(keys, estimate_all(every, self.seed, networks=some or None), strict=True))
-        return estimates
+        columns: list[tuple[Column, Aggregate, Names]] = [
+            (column, self.metrics[of][1], self.groups.get(of, {})) for (_, of), column in self.scores.items()
+        ]
+        return dict(zip(self.scores, estimate_all(columns, self.seed), strict=True))
 
     def _tests(self) -> dict[Key, ControlTest]:
         tests = dict[Key, ControlTest]()
@@ -180,18 +192,6 @@ class ScoreTable:
             tests |= {(method, label): test for method, test in compared.items()}
         adjusted = holm([test.p for test in tests.values()])
         return {key: replace(tests[key], adjusted=p, count=len(tests)) for key, p in zip(tests, adjusted, strict=True)}
-
-    def _differences(self) -> dict[Key, Difference]:
-        differences = dict[Key, Difference]()
-        for label, (direction, kind) in self.metrics.items():
-            if self.reference is None or direction == "none":
-                continue
-            others = [m for m, of in self.scores if of == label and m not in self.controls and m != self.reference]
-            first = self.scores[self.reference, label]
-            pairs: list[tuple[Column, Column, Aggregate]] = [(first, self.scores[m, label], kind) for m in others]
-            compared = paired_all(pairs, self.seed, **self.groups.get(label, {}))
-            differences |= dict(zip([(method, label) for method in others], compared, strict=True))
-        return differences
 
     def _better(self, method: str, column: Mapping[str, Estimate], direction: Direction) -> bool | None:
         """Whether the value of a method is better than those of all its controls; None without any."""

@@ -17,7 +17,7 @@ from fringe._strings.tables import Cell, Table
 from fringe.errors import InputError
 from fringe.evaluation._comparison import Comparison, tidy
 from fringe.evaluation._evaluator import DIFFUSION
-from fringe.evaluation._statistics import LEVEL, RESAMPLES, Estimate, aggregate, estimate, finite_of
+from fringe.evaluation._statistics import LEVEL, Estimate, aggregate, estimate, finite_of, resampled
 from fringe.metrics import Direction, Metric, PlainMaps, evaluate
 
 if TYPE_CHECKING:
@@ -26,8 +26,6 @@ if TYPE_CHECKING:
 Array = NDArray[np.float64]
 #: Scores (n,) by metric and method, NaN where there is none.
 Columns = Mapping[tuple[str, str], Array]
-#: Bootstrap draws are made in parts of so many numbers.
-_AT_ONCE = 5_000_000
 
 
 @dataclass(frozen=True)
@@ -64,34 +62,22 @@ def rank_agreement(
     chosen = {k: m for k, m in chosen.items() if all(np.isfinite(table.get((k, name), ())).any() for name in methods)}
     if len(methods) < 3 or len(chosen) < 2:
         return None
-    n = len(next(iter(table.values())))
-    draws = np.random.default_rng(seed).integers(0, n, (RESAMPLES, n))
-    observed = [_signs(_summaries(table, k, m, methods, np.arange(n)[None])) for k, m in chosen.items()]
-    resampled = [_signs(_summaries(table, k, m, methods, draws)) for k, m in chosen.items()]
-    tau = np.array([[_tau(a, b)[0] for b in observed] for a in observed])
-    ends = [50 * (1 - LEVEL), 50 * (1 + LEVEL)]
-    nothing = np.full(2, np.nan)
+    orders = list[Array]()
+    for label, metric in chosen.items():
+        scores = np.stack([table[label, name] for name in methods], axis=1)
+        whole = [aggregate(finite_of(column), metric.aggregate) for column in scores.T]
+        drawn = resampled(scores, metric.aggregate, seed)
+        orders.append(_signs(np.vstack([whole, drawn]) * (1 if metric.direction == "higher" else -1)))
+    taus = np.array([[_tau(a, b) for b in orders] for a in orders])  # of all images, and of each resample
+    ends, nothing = [50 * (1 - LEVEL), 50 * (1 + LEVEL)], np.full(2, np.nan)
     spread = np.array(
         [
-            [np.percentile(known, ends) if (known := finite_of(_tau(a, b))).size else nothing for b in resampled]
-            for a in resampled
+            [np.percentile(known, ends) if (known := finite_of(drawn)).size else nothing for drawn in row]
+            for row in taus[..., 1:]
         ]
     )
-    low, high = (tuple(tuple(map(float, row)) for row in spread[..., end]) for end in range(2))
-    return RankAgreement(tuple(chosen), tuple(tuple(map(float, row)) for row in tau), low, high, tuple(methods))
-
-
-def _summaries(table: Columns, label: str, metric: Metric, methods: Sequence[str], draws: NDArray[np.int64]) -> Array:
-    """How good each method is in each resample (R, K): the mean or median of the scores that are known."""
-    columns = np.array([table[label, name] for name in methods])
-    sign = 1.0 if metric.direction == "higher" else -1.0
-    middle = np.nanmean if metric.aggregate == "mean" else np.nanmedian
-    rows, parts = max(1, _AT_ONCE // columns.size), list[Array]()
-    with np.errstate(invalid="ignore"):
-        for values in (columns[:, draws[i : i + rows]] for i in range(0, len(draws), rows)):
-            known: NDArray[np.bool_] = np.asarray(np.isfinite(values).any(-1))  # no warning where nothing is
-            parts.append(np.where(known, middle(np.where(known[..., None], values, 0.0), axis=-1), np.nan))
-    return sign * np.concatenate(parts, axis=1).T
+    tau, low, high = (tuple(map(tuple, part.tolist())) for part in (taus[..., 0], spread[..., 0], spread[..., 1]))
+    return RankAgreement(tuple(chosen), tau, low, high, tuple(methods))
 
 
 def _signs(values: Array) -> Array:
@@ -294,10 +280,9 @@ def judge_metrics(
     controls = list(dict.fromkeys(row["method"] for row in scores if row["control"]))
     controls = [name for name in controls if name != DIFFUSION and ":" not in name]  # blind ones
     table = _table(scores, images)
-    levels = {share: _table([row for row in degraded if row["share"] == share], images) for share in SHARES[1:]}
+    levels = [table, *(_table([row for row in degraded if row["share"] == share], images) for share in SHARES[1:])]
     results = [
-        _judge(label, metric, table, levels, (methods, controls), len(images), seed)
-        for label, metric in metrics.items()
+        _judge(label, metric, levels, (methods, controls), len(images), seed) for label, metric in metrics.items()
     ]
     return Validity(tuple(results), rank_agreement(table, metrics, methods, seed))
 
@@ -318,27 +303,21 @@ def _reads_maps(metric: Metric) -> bool:
 def _judge(
     label: str,
     metric: Metric,
-    table: Columns,
-    levels: Mapping[float, Columns],
+    levels: Sequence[Columns],
     labels: tuple[list[str], list[str]],
     images: int,
     seed: int,
 ) -> MetricValidity:
-    methods, controls = labels
+    (methods, controls), table = labels, levels[0]
     sign = {"higher": 1.0, "lower": -1.0, "none": math.nan}[metric.direction]
     absent = np.full(images, np.nan)
-    stacked = np.array(  # (methods, shares, images)
-        [
-            [table.get((label, m), absent), *(levels[share].get((label, m), absent) for share in SHARES[1:])]
-            for m in methods
-        ]
-    )
+    stacked = np.array([[level.get((label, m), absent) for level in levels] for m in methods])  # (methods, shares, n)
     known: NDArray[np.bool_] = np.asarray(np.isfinite(stacked).all(1))
     stacked = np.where(known[:, None], stacked, np.nan)
     means = tuple(aggregate(finite_of(stacked[:, level]), "mean") for level in range(len(SHARES)))
     orders = np.full(known.shape, np.nan)
     orders[known] = _order(sign * stacked.transpose(0, 2, 1)[known])
-    per_image, n = _over_methods(orders), int(known.any(0).sum())
+    per_image, n = np.nanmean(orders[:, known.any(0)], axis=0), int(known.any(0).sum())  # over methods
     # a mean over methods before this would have less noise, and so more power, the more methods there are
     effects = finite_of(np.array([_effect(row) for row in sign * (stacked[:, 0] - stacked[:, _POWER])]))
     power = float(np.median(effects)) if effects.size else math.nan
@@ -382,13 +361,6 @@ def _order(goodness: Array) -> Array:
     order = np.arange(len(SHARES), 0, -1, dtype=np.float64) - (len(SHARES) + 1) / 2
     size = np.linalg.norm(ranks, axis=1) * np.linalg.norm(order)
     return np.divide(ranks @ order, size, out=np.zeros(len(ranks)), where=size > 0)
-
-
-def _over_methods(values: Array) -> Array:
-    """Means (n,) over the methods of ``values`` (methods, n) that are known; only of images where one is."""
-    known = np.isfinite(values)
-    some = known.any(0)
-    return np.where(known, values, 0.0).sum(0)[some] / known.sum(0)[some]
 
 
 def _effect(differences: Array) -> float:

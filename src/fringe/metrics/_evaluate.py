@@ -1,6 +1,7 @@
 """A metric by its name, and scores of maps under metrics."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import cast
 
 import torch
@@ -23,9 +24,6 @@ def with_references(names: Iterable[str]) -> tuple[str, ...]:
 
 #: The scores of an experiment that names none.
 DEFAULT_METRICS = with_references(name for name, kind in METRICS.items() if kind.by_default)
-#: The scores of a comparison that names none: the two that tell methods from controls, and maps from the same maps with
-#: moved pixels (docs/results.md), whether a map follows the model, and what occlusion says.
-USUAL_METRICS = with_references(("road", "signed_insertion", "random_logit", "occlusion_agreement"))
 
 
 def get_metric(metric: str | Metric) -> Metric:
@@ -48,6 +46,18 @@ def get_metric(metric: str | Metric) -> Metric:
         if reference.head in KNOWN and reference.head not in METRICS:
             raise InputError(f"got {metric!r}", argument="metric", hint=f"did you mean 'quantus:{reference.head}'?")
     return configured(metric, Metric, METRICS, "Insertion()")
+
+
+def _usual(name: str) -> Metric:
+    metric = get_metric(name)
+    return replace(metric, steps=16) if isinstance(metric, ExchangeMetric) and metric.steps is None else metric
+
+
+#: The scores of a comparison that names none, by label (docs/compare.md, "Which metrics"). Curves have 16 steps, as
+#: one for each row of a large picture takes most of the time.
+USUAL_METRICS: Mapping[str, Metric] = {
+    name: _usual(name) for name in with_references(("road", "signed_insertion", "random_logit", "occlusion_agreement"))
+}
 
 
 def evaluate(

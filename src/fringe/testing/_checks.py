@@ -303,18 +303,14 @@ class Output:
     diagnostics: Mapping[str, Tensor] = field(default_factory=dict[str, Tensor])
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class UnderTest(ABC):
-    """A method or metric on three toy images; ``noun`` is the name of its numbers in messages."""
+    """A method or metric, ``tested`` on three toy images; ``noun`` is the name of its numbers in messages."""
 
     noun: ClassVar[str]
+    tested: Settings
     device: torch.device = CPU
     dtype: torch.dtype = torch.float64
-
-    @property
-    @abstractmethod
-    def settings(self) -> Settings:
-        """The method or metric."""
 
     @property
     def toys(self) -> ToyProblems:
@@ -334,7 +330,7 @@ class UnderTest(ABC):
 
     def settings_frozen(self) -> str:
         """Settings are fields of a frozen dataclass; a variant is made with ``dataclasses.replace``."""
-        settings, kind = self.settings, type(self.settings)
+        settings, kind = self.tested, type(self.tested)
         fail_if(not dataclasses.is_dataclass(settings), f"{kind.__name__} is not a dataclass")
         for name in settings_of(kind):
             try:
@@ -346,7 +342,7 @@ class UnderTest(ABC):
 
     def settings_documented(self) -> str:
         """Each setting has a default and a line of help, for listings and the command line."""
-        kind = type(self.settings)
+        kind = type(self.tested)
         fail_if(not (kind.__doc__ or "").strip(), "the class has no docstring: its first line is its summary")
         silent = [name for name, setting in settings_of(kind).items() if not setting.doc.text]
         fail_if(bool(silent), f"no help for {', '.join(silent)}: annotate the type, Annotated[int, Doc('...')]")
@@ -355,7 +351,7 @@ class UnderTest(ABC):
 
     def settings_recorded(self) -> str:
         """``record()`` is JSON with the name of the method or metric, and an equal object can be built from it."""
-        settings, key = self.settings, self.settings.record_key
+        settings, key = self.tested, self.tested.record_key
         record = json.loads(json.dumps(settings.record(), allow_nan=False))
         fail_if(
             record.get(key) != settings.name, f"record()[{key!r}] is {record.get(key)!r}, expected {settings.name!r}"
@@ -366,9 +362,9 @@ class UnderTest(ABC):
 
     def presets(self) -> str:
         """Each preset has only existing settings, with valid values."""
-        for name in self.settings.presets:
-            self.settings.preset(name)
-        return ", ".join(self.settings.presets) or "none"
+        for name in self.tested.presets:
+            self.tested.preset(name)
+        return ", ".join(self.tested.presets) or "none"
 
     def batch_of_one(self) -> str:
         """An image has the same numbers alone and in a batch."""
@@ -439,8 +435,11 @@ class UnderTest(ABC):
         return f"{reported} forward passes for 3 images"
 
 
-#: The checks that methods and metrics share, by name.
-SHARED_CHECKS = (
-    *("settings_frozen", "settings_documented", "settings_recorded", "presets", "batch_of_one", "order", "batch_size"),
-    *("repeatable", "caller_model", "random_generators", "passes"),
-)
+def checks_of(kind: type[T]) -> dict[str, Callable[[T], str]]:
+    """The checks of a class by name, the shared ones first: its public methods that return a text."""
+    members = [member for one in reversed(kind.__mro__) for member in vars(one).items()]
+    return {
+        name: value
+        for name, value in members
+        if not name.startswith("_") and getattr(value, "__annotations__", {}).get("return") is str
+    }

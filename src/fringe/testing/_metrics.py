@@ -23,7 +23,6 @@ from fringe.metrics import (
     Metric,
     PlainMaps,
     Scores,
-    Sparseness,
     evaluate,
     get_metric,
 )
@@ -32,13 +31,13 @@ from fringe.testing._checks import (
     CLASSES,
     ROUNDING,
     SHAPE,
-    SHARED_CHECKS,
     CheckFailed,
     CheckResult,
     Output,
     ToyProblems,
     UnderTest,
     agree,
+    checks_of,
     fail_if,
     run_checks,
     smooth_cnn,
@@ -53,17 +52,13 @@ KNOWN = {"image": (1, 16, 16), "series": (1, 64), "volume": (1, 6, 7, 8), "tabul
 EVIDENCE = 8.0
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class _MetricUnderTest(UnderTest):
     """A configured metric on three toy inputs of a ``kind``, explained by Integrated Gradients."""
 
     noun: ClassVar[str] = "scores"
-    metric: Metric = dataclasses.field(default_factory=Sparseness)
+    tested: Metric
     kind: str = "image"
-
-    @property
-    def settings(self) -> Metric:
-        return self.metric
 
     @cached_property
     def model(self) -> nn.Module:
@@ -96,11 +91,7 @@ class _MetricUnderTest(UnderTest):
         """Score ``maps`` of the context's images; ``values``, if given, replace their values."""
         maps = maps or self.maps
         maps = maps if values is None else dataclasses.replace(maps, values=values)
-
-        def gradients(problem: Problem) -> Tensor:
-            return problem.logits_gradient(problem.inputs, problem.every_row)[1]
-
-        return evaluate(context, maps, [self.metric], gradients)[self.metric.name]
+        return evaluate(context, maps, [self.tested], _gradient)[self.tested.name]
 
     def run(self, rows: list[int], model: nn.Module | None = None, *, batch_size: int = 16, seed: int = 0) -> Output:
         diagnostics = {name: value[rows] for name, value in self.maps.diagnostics.items()}
@@ -110,7 +101,7 @@ class _MetricUnderTest(UnderTest):
 
     def declared(self) -> str:
         """The class declares name, title, direction, space, and the source of its formula."""
-        metric = self.metric
+        metric = self.tested
         for name in ("name", "title", "space", "source"):
             fail_if(not getattr(metric, name), f"{name} is empty")
         expected = get_args(Direction)
@@ -143,34 +134,29 @@ class _MetricUnderTest(UnderTest):
         metric that compares models gets the same maps from three methods: one that computes new maps from the model,
         one that does so for half of the pixels, and one that never changes its map.
         """
-        if self.metric.direction == "none":
+        direction, details = self.tested.direction, list[str]()
+        if direction == "none":
             return "does not apply: the metric has no better or worse"
-        sign = 1.0 if self.metric.direction == "higher" else -1.0
-        if self.metric.compares_models:
-            model, x, contribution = _known_contributions(self.toys, self.kind)
-            means = self._means(model, x, dependence_levels(x, contribution, self.maps.diagnostics))
-            text = f"from the model, by half, never {', '.join(f'{m:.4g}' for m in means)}"
-            ordered = sign * means[0] > sign * means[1] > sign * means[2]
-            fail_if(not ordered, f"{text}, though {self.metric.direction} is better")
-            return f"{text} ({self.metric.direction} is better)"
-        details: list[str] = []
+        sign, is_of_models = 1.0 if direction == "higher" else -1.0, self.tested.compares_models
+        words = "from the model, by half, never" if is_of_models else "perfect, random, inverted"
         for graded in (False, True):
             model, x, contribution = _known_contributions(self.toys, self.kind, graded=graded)
-            for meaning, levels in quality_levels(x, contribution, self.maps.diagnostics).items():
+            levels_of = dependence_levels if is_of_models else quality_levels
+            for meaning, levels in levels_of(x, contribution, self.maps.diagnostics).items():
                 means = self._means(model, x, levels)
+                text = f"{meaning} {', '.join(f'{mean:.4g}' for mean in means)}"
                 if means and sign * means[0] > sign * means[1] > sign * means[2]:
-                    numbers = ", ".join(f"{m:.4g}" for m in means)
-                    return f"perfect, random, inverted {meaning} {numbers} ({self.metric.direction} is better)"
-                details += [f"{meaning} {', '.join(f'{m:.4g}' for m in means)}"] if means else []
+                    return f"{words} {text} ({direction} is better)"
+                details += [text] if means else []
             if details and self.kind == "image":
                 break
         fail_if(not details, "no image has a score")
-        raise CheckFailed(f"perfect, random, inverted: {'; '.join(details)}, though {self.metric.direction} is better")
+        raise CheckFailed(f"{words}: {'; '.join(details)}, though {direction} is better")
 
     def _means(self, model: "_LinearNetwork", x: Tensor, levels: "tuple[_Level, ...]") -> list[float]:
         """Mean score of each level over the images with a score at all levels; empty if there are none."""
         contexts = [_context(model, x, model.truth) for _ in levels]
-        metric = {"": self.metric}
+        metric = {"": self.tested}
         every = [evaluate(c, level.maps, metric, level.explain)[""] for c, level in zip(contexts, levels, strict=True)]
         scores = torch.stack([one.values for one in every])
         known = torch.isfinite(scores).all(0)
@@ -202,13 +188,7 @@ class _MetricUnderTest(UnderTest):
 
 
 #: The checks by name; the docstring of each says what it requires.
-METRIC_CHECKS: Mapping[str, Callable[[_MetricUnderTest], str]] = {
-    name: getattr(_MetricUnderTest, name)
-    for name in (
-        *SHARED_CHECKS,
-        *("declared", "shape_and_dtype", "ranking", "degenerate_maps", "shared_context", "caller_tensors"),
-    )
-}
+METRIC_CHECKS: Mapping[str, Callable[[_MetricUnderTest], str]] = checks_of(_MetricUnderTest)
 
 
 def check_metric(
@@ -240,7 +220,7 @@ def check_metric(
     """
     chosen = get_metric(metric)
     require_choice("kind", kind, chosen.kinds)
-    make = partial(_MetricUnderTest, torch.device(device), metric=chosen, kind=kind)
+    make = partial(_MetricUnderTest, tested=chosen, device=torch.device(device), kind=kind)
     what = f"metric {chosen.name!r}" if kind == "image" else f"metric {chosen.name!r} of kind {kind!r}"
     return run_checks(what, make, METRIC_CHECKS, skip, expected_failures)
 
@@ -331,22 +311,21 @@ def quality_levels(x: Tensor, contribution: Tensor, diagnostics: Collection[str]
     }
 
 
-def dependence_levels(x: Tensor, contribution: Tensor, diagnostics: Collection[str]) -> tuple[_Level, ...]:
-    """Make the gradients of the linear network by three methods: one returns the gradient of the given model and class,
-    one does so only in the left half and elsewhere repeats the first map, and one always repeats the first map."""
+def dependence_levels(x: Tensor, contribution: Tensor, diagnostics: Collection[str]) -> dict[str, tuple[_Level, ...]]:
+    """Make the ``gradients`` of the linear network by three methods: one returns that of the given model and class, one
+    does so only in the left half and elsewhere repeats the first map, and one always repeats the first map."""
     first, rows = contribution * x, torch.zeros(len(x), dtype=torch.float64, device=x.device)
     maps = PlainMaps(first, dict.fromkeys(diagnostics, rows))
 
     def level(columns: int) -> _Level:
         def explain(problem: Problem) -> Tensor:
             made = first[list(range(len(first)) if problem.rows is None else problem.rows)].clone()
-            gradient = problem.logits_gradient(problem.inputs, problem.every_row)[1]
-            made[..., :columns] = gradient[..., :columns]
+            made[..., :columns] = _gradient(problem)[..., :columns]
             return made
 
         return _Level(maps, explain)
 
-    return level(x.shape[-1]), level(x.shape[-1] // 2), level(0)
+    return {"gradients": (level(x.shape[-1]), level(x.shape[-1] // 2), level(0))}
 
 
 def _explainer(values: Tensor, stability: int) -> Explainer:
@@ -358,6 +337,10 @@ def _explainer(values: Tensor, stability: int) -> Explainer:
         return stability * values[rows] if stability else _with_norm_of(values[rows], torch.stack(noise))
 
     return explain
+
+
+def _gradient(problem: Problem) -> Tensor:
+    return problem.logits_gradient(problem.inputs, problem.every_row)[1]
 
 
 def _with_norm_of(like: Tensor, maps: Tensor) -> Tensor:

@@ -25,7 +25,7 @@ from fringe.bench.experiments._manifest import resolve
 from fringe.bench.experiments._runner import TaskRunner
 from fringe.evaluation import CONTROLS
 from fringe.evaluation._evaluator import Candidate, make_maps
-from fringe.metrics import Deletion, MaxSensitivity, Sparseness, get_metric
+from fringe.metrics import Deletion, Insertion, MaxSensitivity, Sparseness, get_metric
 
 
 def study(methods, data=("embedded:digits",), n=2, controls=False, **known):
@@ -126,7 +126,8 @@ def test_what_is_stored_is_not_missing_and_nothing_is_written(tmp_path):
 
 
 def test_the_bytes_are_those_of_the_run(tmp_path):
-    plan = digits_plan(n=60, shard=20)
+    metrics = {"sparseness": Sparseness(), "insertion": Insertion(steps=2)}
+    plan = digits_plan(n=60, shard=20, metrics=metrics)
     known = estimate_run(plan, tmp_path / "run", seconds=600)
     for save_maps, expected in ((False, known.bytes), (True, known.bytes + known.map_bytes)):
         root = tmp_path / f"maps-{save_maps}"

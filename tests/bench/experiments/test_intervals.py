@@ -29,9 +29,7 @@ def test_the_interval_is_the_percentile_bootstrap(seed):
 
 @pytest.mark.parametrize("seed", [0, 3])
 def test_the_interval_of_a_median_resamples_the_median(seed):
-    assert (
-        estimate(SCORES) == estimate(SCORES, 0, "mean") == fringe.evaluation.estimate_all([(SCORES, "mean", None)])[0]
-    )
+    assert estimate(SCORES) == estimate(SCORES, 0, "mean") == fringe.evaluation.estimate_all([(SCORES, "mean", {})])[0]
     found = estimate(SCORES, seed, summary="median")
     assert [found.low, found.high] == pytest.approx(by_hand(SCORES, seed, np.median), rel=1e-12)
     assert (found.summary, found.value) == ("median", np.median(SCORES))
@@ -116,7 +114,7 @@ def test_the_resamples_of_many_scores_are_those_of_few_drawn_at_once(monkeypatch
     monkeypatch.setattr(intervals, "_RESAMPLED_AT_ONCE", 100_000)  # a thousand resamples are six parts
     assert estimate(scores, 3, summary).low == pytest.approx(one_by_one.low, rel=1e-14)
     assert estimate(scores, 3, summary).high == pytest.approx(one_by_one.high, rel=1e-14)
-    others = [(scores + shift, summary, None) for shift in (0.0, 1.0, 3.0)] + [(scores[:400], summary, None)]
+    others = [(scores + shift, summary, {}) for shift in (0.0, 1.0, 3.0)] + [(scores[:400], summary, {})]
     for together, (column, _, _) in zip(fringe.evaluation.estimate_all(others, 3), others, strict=True):
         alone = estimate(column, 3, summary)
         assert (together.low, together.high) == pytest.approx((alone.low, alone.high), rel=1e-14)
@@ -155,16 +153,16 @@ def test_clusters_and_networks_are_drawn_whole(summary, several):
 def test_columns_together_are_each_column_by_itself_whether_they_are_clustered_or_not():
     holed = np.where(np.arange(24) % 5 == 0, np.nan, GROUPED)
     columns = [
-        (GROUPED, "mean", CLUSTERS),
-        (GROUPED, "mean", None),
-        (holed, "median", CLUSTERS),
-        (GROUPED[:12], "mean", CLUSTERS[:12]),
-        (holed, "mean", None),
-        ([], "mean", []),
+        (GROUPED, "mean", {"clusters": CLUSTERS}),
+        (GROUPED, "mean", {}),
+        (holed, "median", {"clusters": CLUSTERS, "networks": NETWORKS}),
+        (GROUPED[:12], "mean", {"clusters": CLUSTERS[:12]}),
+        (holed, "mean", {"clusters": None}),
+        ([], "mean", {"clusters": []}),
     ]
     together = fringe.evaluation.estimate_all(columns, 5)
-    for made, (scores, summary, clusters) in zip(together, columns, strict=True):
-        alone = estimate(scores, 5, summary, clusters=clusters)
+    for made, (scores, summary, names) in zip(together, columns, strict=True):
+        alone = estimate(scores, 5, summary, **names)
         assert (made.n, made.summary) == (alone.n, summary)
         numbers = [(one.mean, one.median, one.low, one.high, one.half_iqr) for one in (made, alone)]
         assert numbers[0] == pytest.approx(numbers[1], rel=1e-14, nan_ok=True)
@@ -174,9 +172,10 @@ def test_columns_together_are_each_column_by_itself_whether_they_are_clustered_o
 @pytest.mark.parametrize("networks", [None, NETWORKS])
 def test_pairs_have_the_interval_of_their_differences_and_those_of_fewer_images_the_first_names(networks):
     other = np.random.default_rng(8).normal(size=24)
-    pairs = [(GROUPED, other, "mean"), (GROUPED[:12], other[:12], "median")]
-    together = paired_all(pairs, 5, clusters=CLUSTERS, networks=networks)
-    for made, (a, b, how) in zip(together, pairs, strict=True):
+    given = {"clusters": CLUSTERS, "networks": networks}
+    pairs = [(GROUPED, other, "mean", given), (GROUPED[:12], other[:12], "median", given)]
+    together = paired_all(pairs, 5)
+    for made, (a, b, how, _) in zip(together, pairs, strict=True):
         names = {"clusters": CLUSTERS[: len(a)], "networks": networks and networks[: len(a)]}
         assert made == paired(a, b, seed=5, summary=how, **names)
         expected = estimate(a - b, 5, how, **names)

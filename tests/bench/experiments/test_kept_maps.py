@@ -11,7 +11,7 @@ from small_plans import all_rows, digits_plan, models
 from typer.testing import CliRunner
 
 from fringe import FRInGe, IntegratedGradients, SmoothGrad
-from fringe.bench.experiments import ProcessExecutor, RunOptions, run_plan
+from fringe.bench.experiments import ProcessExecutor, RunOptions, read_results, run_plan
 from fringe.bench.experiments._manifest import resolve
 from fringe.bench.experiments._runner import TaskRunner
 from fringe.bench.experiments._store import Store
@@ -191,6 +191,7 @@ def test_a_lost_map_shows_in_the_status_and_the_same_command_makes_it_again(tmp_
     assert CliRunner().invoke(app, ["status", str(tmp_path)]).exit_code == 0
     assert run_plan(plan, tmp_path, keep).log.reports == []
     store = Store(tmp_path, create=False)
+    assert sum(read_results(store).versions["fringe"].values()) == 2 * len(METHODS)
     for method in METHODS:
         setting = first.resolved.manifest.setting_key("digits", method)
         assert len(store.load_maps(setting, [image["digest"] for image in first.resolved.manifest.images])) == 2

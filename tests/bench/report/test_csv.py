@@ -30,7 +30,7 @@ def read(text):
 
 
 def test_every_score_comes_back_exactly(found):
-    rows = read("".join(scores_csv(found)))
+    rows = read(b"".join(scores_csv(found)).decode())
     assert len(rows) == 12
     for row in rows:
         method, place = row["method"].removeprefix("'"), int(row["image"], 16)
@@ -44,7 +44,7 @@ def test_every_score_comes_back_exactly(found):
 
 
 def test_no_cell_is_a_formula_and_numbers_stay_numbers(found):
-    texts = ["".join(scores_csv(found)), summary_csv([build_table(found, "net")])]
+    texts = [b"".join(scores_csv(found)).decode(), summary_csv([build_table(found, "net")])]
     for text in texts:
         for row in csv.reader(io.StringIO(text)):
             for cell in row:

@@ -10,11 +10,11 @@ import pytest
 import report_toys as runs
 from matplotlib.image import imread
 
+from fringe._strings.report import Image, Report, Section, html_page, markdown_report, versions_chapter
 from fringe._strings.tables import Cell, Table
 from fringe.bench.experiments import Store
-from fringe.bench.report import Image, Report, Section, build_table, versions_chapter
+from fringe.bench.report import build_table
 from fringe.bench.report._build import build_report
-from fringe.bench.report._render import html_page, markdown_report
 from fringe.plots import signed_map
 
 EVIL = '<script>alert("1")</script>'

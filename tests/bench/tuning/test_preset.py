@@ -3,12 +3,9 @@
 import json
 
 import pytest
-from tuning_toys import BASE, score, search
 
-import fringe
 from fringe import METHODS, FRInGe, InputError
 from fringe.attribution import PaperFRInGe, preset_names, read_preset, write_preset
-from fringe.bench.tuning import Trial, Tuned, preset_metadata
 
 ABOUT = {
     "architecture": 'res"net\n18 ü',
@@ -19,11 +16,6 @@ ABOUT = {
     "seed": 3,
     "version": "9.9",
 }
-
-
-def found(method):
-    """A search that found this setting."""
-    return Tuned(method, 0.5, (Trial(0, {}, 0.5, {"insertion": (0.5, 0.5)}),), running=0, seed=3)
 
 
 @pytest.fixture
@@ -63,34 +55,6 @@ def test_every_setting_comes_back(tmp_path, method):
     assert repr(again) == repr(method)
     assert facts == ABOUT
     assert [p.name for p in tmp_path.iterdir()] == ["p"]
-
-
-def test_what_a_search_says_of_itself(tmp_path):
-    tuned = search(4)
-    facts = preset_metadata(tuned, architecture="resnet18", weights="sha256:ab", images=("one", "two"))
-    assert facts == {
-        "architecture": "resnet18",
-        "weights": "sha256:ab",
-        "objective": tuned.value,
-        "images": ["one", "two"],
-        "trials": 4,
-        "seed": 5,
-        "version": fringe.__version__,
-    }
-    write_preset(tmp_path / "p", tuned.best, facts)
-    assert read_preset(tmp_path / "p", "resnet18") == (tuned.best, facts)
-    with pytest.raises(InputError, match="images: got 1, expected 2, one for each score"):
-        preset_metadata(tuned, architecture="resnet18", weights="sha256:ab", images=("one",))
-
-
-def test_images_are_counted_where_a_trial_succeeded(tmp_path):
-    def fails_first(method):
-        if method == BASE:
-            raise InputError("no")
-        return score(method)
-
-    tuned = search(3, fails_first)
-    assert preset_metadata(tuned, architecture="a", weights="w", images=("one", "two"))["images"] == ["one", "two"]
 
 
 def test_a_preset_of_another_architecture_is_refused(path):

@@ -22,9 +22,7 @@ def test_the_best_of_all_trials_is_found_with_its_value():
     for trial in tuned.trials:
         method = dataclasses.replace(BASE, **trial.settings)
         assert trial.value == pytest.approx(value_of(method), rel=1e-12)
-        assert {name: list(values) for name, values in trial.scores.items()} == score(method)
     assert tuned.value == max(trial.value for trial in tuned.trials) == value_of(tuned.best)
-    assert tuned.seed == 5
     # the estimator is worth its name: better than where it started, by more than luck among its ten random trials
     assert quality(tuned.best) > max(quality(dataclasses.replace(BASE, **t.settings)) for t in tuned.trials[:10])
 
@@ -36,7 +34,7 @@ def test_the_search_starts_from_the_base_as_it_is():
         3,
         lambda m: seen.append(m) or score(m),
         base=base,
-        space=space_of(PaperFRInGe, ("tau", "delta_euc")),
+        space=space_of(PaperFRInGe, dict.fromkeys(("tau", "delta_euc"))),
     )
     assert seen[0] == base
     assert tuned.trials[0].settings == {"tau": 0.5, "delta_euc": "auto"}
@@ -97,7 +95,6 @@ def test_a_failed_trial_keeps_its_reason_and_the_search_goes_on():
     for trial in tuned.trials:
         assert (trial.problem == f"tau: {trial.settings['tau']} is too small") == (trial in failed)
         assert math.isnan(trial.value) == (trial in failed)
-        assert (trial.scores == {}) == (trial in failed)
     assert tuned.best.tau >= 1e-3
 
 
@@ -112,8 +109,7 @@ def test_scores_that_are_not_finite_fail_their_trial():
     first, second = search(2, partly).trials
     assert not first.problem
     assert second.problem == "scores are not finite: deletion of 1, infidelity of 1 of 2 images"
-    assert math.isnan(second.scores["infidelity"][1])
-    assert second.scores["infidelity"][0] == 0.1
+    assert math.isnan(second.value)
 
 
 def test_a_search_without_success_says_so():
@@ -137,11 +133,6 @@ def test_a_score_function_that_is_none_ends_the_search(wrong, message):
         search(3, lambda method: wrong)
 
 
-def test_other_scores_are_kept_too():
-    tuned = search(2, lambda method: score(method) | {"seconds": [1, 2]})
-    assert tuned.trials[1].scores["seconds"] == (1.0, 2.0)
-
-
 def test_optuna_is_quiet_and_as_loud_as_before_afterwards(caplog):
     logger = logging.getLogger("optuna")
     logger.addHandler(caplog.handler)
@@ -160,7 +151,7 @@ def test_optuna_is_quiet_and_as_loud_as_before_afterwards(caplog):
     [
         ({"trials": 0}, "trials: got 0"),
         ({"seed": -1}, "seed: got -1"),
-        ({"space": space_of(METHODS["ig"])}, "space: got 'ig', expected a space of 'paper'"),
+        ({"space": space_of(METHODS["smoothgrad"])}, "space: got 'samples', expected one of"),
     ],
 )
 def test_arguments_are_checked(more, message):

@@ -9,8 +9,7 @@ from tuning_toys import TUNABLE
 
 from fringe import METHODS, FRInGe, InputError
 from fringe.attribution import PaperFRInGe
-from fringe.bench.tuning import paper_space, space_of
-from fringe.bench.tuning._space import nearest
+from fringe.bench.tuning import nearest, paper_space, space_of
 
 optuna.logging.set_verbosity(optuna.logging.ERROR)
 
@@ -18,14 +17,14 @@ optuna.logging.set_verbosity(optuna.logging.ERROR)
 def drawn(space, count=25, seed=0):
     """Settings that a random sampler gives."""
     study = optuna.create_study(sampler=optuna.samplers.RandomSampler(seed=seed))
-    return [study.ask(dict(space.dimensions)).params for _ in range(count)]
+    return [study.ask(dict(space)).params for _ in range(count)]
 
 
 @pytest.mark.parametrize("method", [PaperFRInGe, FRInGe])
 def test_the_paper_searched_four_or_six_settings(method):
-    found = paper_space(method).dimensions
+    found = paper_space(method)
     assert list(found) == ["tau", "eta_max", "delta_euc", "damping", "gamma_step", "gamma_prior"]
-    assert list(paper_space(method, smoothing=False).dimensions) == ["tau", "eta_max", "delta_euc", "damping"]
+    assert list(paper_space(method, smoothing=False)) == ["tau", "eta_max", "delta_euc", "damping"]
     assert found["damping"] == FloatDistribution(1e-12, 1e-1, log=True)
     assert found["delta_euc"] == FloatDistribution(0.3, 40.0, log=True)
 
@@ -35,7 +34,7 @@ def test_every_method_has_a_space_whose_settings_it_takes(name):
     method = METHODS[name]
     fields = {f["name"]: f for f in method.describe()}
     space = space_of(method)
-    assert set(space.dimensions) == {n for n, f in fields.items() if f["low"] is not None or f["choices"] is not None}
+    assert set(space) == {n for n, f in fields.items() if f["low"] is not None or f["choices"] is not None}
     for values in drawn(space):
         for field, value in values.items():
             about = fields[field]
@@ -52,8 +51,9 @@ def test_every_method_has_a_space_whose_settings_it_takes(name):
 @pytest.mark.parametrize("name", TUNABLE)
 def test_the_nearest_place_to_a_default_is_in_the_space(name):
     space, default = space_of(METHODS[name]), METHODS[name]()
-    for field, value in space.clip(default).items():
-        dimension, own = space.dimensions[field], getattr(default, field)
+    for field, dimension in space.items():
+        own = getattr(default, field)
+        value = nearest(dimension, own)
         if isinstance(dimension, CategoricalDistribution):
             assert value == own
         else:
@@ -77,45 +77,43 @@ def test_a_choice_that_is_none_becomes_the_first():
 
 
 def test_a_space_does_not_depend_on_how_its_numbers_were_typed():
-    typed = space_of(PaperFRInGe, ("tau", "cg_iterations"), {"tau": (1, 2), "cg_iterations": (3.0, 5.0)}).dimensions
+    typed = space_of(PaperFRInGe, {"tau": (1, 2), "cg_iterations": (3.0, 5.0)})
     assert typed["tau"] == FloatDistribution(1.0, 2.0, log=True)
     assert typed["cg_iterations"] == IntDistribution(3, 5)
 
 
 def test_ranges_can_be_replaced_or_given():
-    space = space_of(PaperFRInGe, ("tau", "cg_iterations", "cg_rtol"), {"tau": (1e-4, 1), "cg_rtol": (0.01, 0.1)})
-    assert space.dimensions["tau"] == FloatDistribution(1e-4, 1.0, log=True)
-    assert space.dimensions["cg_iterations"] == IntDistribution(3, 40)
-    assert space.dimensions["cg_rtol"] == FloatDistribution(0.01, 0.1)
+    space = space_of(PaperFRInGe, {"tau": (1e-4, 1), "cg_iterations": None, "cg_rtol": (0.01, 0.1)})
+    assert space["tau"] == FloatDistribution(1e-4, 1.0, log=True)
+    assert space["cg_iterations"] == IntDistribution(3, 40)
+    assert space["cg_rtol"] == FloatDistribution(0.01, 0.1)
     assert all(0.01 <= values["cg_rtol"] <= 0.1 for values in drawn(space))
 
 
 @pytest.mark.parametrize(
-    ("names", "overrides", "message"),
+    ("ranges", "message"),
     [
-        (("taau",), {}, r"paper setting: got 'taau', expected .*; did you mean 'tau'\?"),
-        (("tau",), {"tua": (1, 2)}, r"got 'tua', expected .*; did you mean 'tau'\?"),
-        (("tau",), {"damping": (1, 2)}, "overrides: got 'damping', expected a searched field, one of tau"),
-        (("tau",), {"tau": (1e-2, 1e-3)}, r"tau: range: got \(0.01, 0.001\), expected two finite numbers, the lower"),
-        (("tau",), {"tau": (1e-2, 1e-2)}, "the lower first"),
-        (("tau",), {"tau": (0.0, 1e-2)}, "above zero, on a logarithmic scale"),
-        (("tau",), {"tau": (1e-3, math.inf)}, "two finite numbers"),
-        (("tau",), {"tau": ("a", "b")}, "two finite numbers"),
-        (("cg_iterations",), {"cg_iterations": (3, 4.5)}, "whole numbers"),
+        ({"taau": None}, r"paper setting: got 'taau', expected .*; did you mean 'tau'\?"),
+        ({"tau": None, "tua": (1, 2)}, r"got 'tua', expected .*; did you mean 'tau'\?"),
+        ({"tau": (1e-2, 1e-3)}, r"tau: got \(0.01, 0.001\), expected two finite numbers, the lower"),
+        ({"tau": (1e-2, 1e-2)}, "the lower first"),
+        ({"tau": (0.0, 1e-2)}, "above zero, on a logarithmic scale"),
+        ({"tau": (1e-3, math.inf)}, "two finite numbers"),
+        ({"tau": ("a", "b")}, "two finite numbers"),
+        ({"cg_iterations": (3, 4.5)}, "whole numbers"),
         (
-            ("direction",),
             {"direction": (1, 2)},
             r"direction: got \(1, 2\), expected no range: it is one of natural, gradient",
         ),
-        (("kl_bound",), {}, "kl_bound: paper has no range to search it in, and no choices"),
-        (("cg_rtol",), {}, "cg_rtol: paper has no range"),
-        (("cg_rtol",), {"cg_rtol": (-0.1, 0.1)}, "cg_rtol: got -0.1"),
-        ((), {}, "at least one field"),
+        ({"kl_bound": None}, "kl_bound: paper has no range to search it in, and no choices"),
+        ({"cg_rtol": None}, "cg_rtol: paper has no range"),
+        ({"cg_rtol": (-0.1, 0.1)}, "cg_rtol: got -0.1"),
+        ({}, "name another method, or a setting with its range"),
     ],
 )
-def test_what_cannot_be_searched(names, overrides, message):
+def test_what_cannot_be_searched(ranges, message):
     with pytest.raises(InputError, match=message):
-        space_of(PaperFRInGe, names, overrides)
+        space_of(PaperFRInGe, ranges)
 
 
 @pytest.mark.parametrize("name", ["gradcam", "captum", "zennit"])
@@ -126,5 +124,5 @@ def test_a_method_without_anything_to_search_is_named(name):
 
 
 def test_settings_of_another_library_are_searched_in_ranges_that_are_given():
-    space = space_of(METHODS["captum"], ["window"], {"window": (3, 9)})
-    assert space.dimensions == {"window": IntDistribution(3, 9)}
+    space = space_of(METHODS["captum"], {"window": (3, 9)})
+    assert space == {"window": IntDistribution(3, 9)}

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+import fringe
 from fringe import FRInGe, FringeError, InputError, IntegratedGradients
 from fringe.attribution import Attributor, read_preset
 from fringe.bench import tune as _tuning
@@ -29,7 +30,7 @@ from fringe.bench.experiments import (
 )
 from fringe.bench.experiments import _run as engine
 from fringe.bench.experiments._manifest import resolve
-from fringe.bench.tune import TRIAL, TunedPreset, TuneSpec, search_plan, tune_preset, tuning_plan
+from fringe.bench.tune import TRIAL, TuneSpec, search_plan, tune_preset, tuning_plan
 from fringe.bench.tuning import OBJECTIVE, Trial, Tuned, objective, space_of
 from fringe.errors import TransientError
 from fringe.inputs import _sampling as experiment_images
@@ -47,7 +48,7 @@ def plan(method=None, data=("embedded:digits",), n=2, **known):
 
 
 def steps(trials, low=2, high=40):
-    return space_of(IntegratedGradients, ["steps"], {"steps": (low, high)}), trials
+    return space_of(IntegratedGradients, {"steps": (low, high)}), trials
 
 
 def test_a_trials_plan_is_scored_by_the_objective_on_the_end_of_the_order():
@@ -84,16 +85,20 @@ def test_the_best_of_the_trials_is_written_with_what_it_was_tuned_on(tmp_path):
     assert [(trial.number, done, every) for trial, done, every in reported] == [(0, 1, 3), (1, 2, 3), (2, 3, 3)]
     assert found.path == tmp_path / "digits.preset.json"
     method, about = read_preset(found.path, "digits")
-    assert method == found.tuned.best
-    images = [image["digest"] for image in resolve(tuning_plan(plan(seed=2))).manifest.images]
-    assert (about["images"], about["trials"], about["seed"]) == (images, 3, 2)
-    assert about["objective"] == found.tuned.value == max(trial.value for trial, *_ in reported)
+    assert method == found.best
+    manifest = resolve(tuning_plan(plan(seed=2))).manifest
+    assert about == {
+        **{"architecture": "digits", "weights": manifest.models["net"]["weights"], "objective": found.value},
+        **{"images": [image["digest"] for image in manifest.images], "trials": 3, "seed": 2},
+        "version": fringe.__version__,
+    }
+    assert found.value == max(trial.value for trial, *_ in reported)
     assert reported[0][0].settings == {"steps": 3}  # the setting that was given comes first
 
     results = read_results(Store(tmp_path), "tune")  # the folder's plan is the best setting's
     assert results.manifest.settings["net"][TRIAL]["method"] == {**method.record()}
     scores = {name: results.scores("net", TRIAL, name) for name in OBJECTIVE}
-    assert objective(*scores.values()) == pytest.approx(found.tuned.value, rel=1e-12)
+    assert objective(*scores.values()) == pytest.approx(found.value, rel=1e-12)
 
 
 @dataclass(frozen=True)
@@ -113,7 +118,7 @@ def test_a_preset_that_could_not_be_written_is_said_before_the_search(tmp_path):
     found = tune_preset(plan(), tmp_path / "b", RunOptions(), *steps(1))
     before = found.path.read_bytes()
     with pytest.raises(InputError, match=r"json holds the result of another search, of ig with seed 0; name"):
-        tune_preset(plan(FRInGe(steps=2)), tmp_path / "b", RunOptions(), space_of(FRInGe, ["tau"]), 1)
+        tune_preset(plan(FRInGe(steps=2)), tmp_path / "b", RunOptions(), space_of(FRInGe, {"tau": None}), 1)
     assert found.path.read_bytes() == before
 
 
@@ -132,13 +137,13 @@ def test_a_search_that_was_stopped_goes_on_where_it_was(tmp_path, monkeypatch):
             tune_preset(plan(), tmp_path / "a", RunOptions(), *steps(4))
     resumed = tune_preset(plan(), tmp_path / "a", RunOptions(), *steps(4))
     whole = tune_preset(plan(), tmp_path / "b", RunOptions(), *steps(4))
-    known = [[(t.number, t.settings, t.value) for t in found.tuned.trials] for found in (resumed, whole)]
+    known = [[(t.number, t.settings, t.value) for t in found.trials] for found in (resumed, whole)]
     assert known[0] == known[1]
     assert len(known[0]) == 4
     again = []
     with monkeypatch.context() as patch:
         patch.setattr(engine, "run_tasks", lambda runner, store, units, *rest: again.extend(units))
-        assert tune_preset(plan(), tmp_path / "a", RunOptions(), *steps(4)).tuned == whole.tuned
+        assert tune_preset(plan(), tmp_path / "a", RunOptions(), *steps(4)).trials == whole.trials
     assert again == []
 
 
@@ -153,9 +158,9 @@ def test_an_image_without_a_score_fails_the_trial_with_its_reason(tmp_path):
 
 
 def test_the_text_says_how_many_trials_failed():
-    trials = [Trial(k, {}, value, {}, problem) for k, value, problem in ((0, 0.5, ""), (1, float("nan"), "no score"))]
+    trials = [Trial(k, {}, value, problem) for k, value, problem in ((0, 0.5, ""), (1, float("nan"), "no score"))]
     for known, text in ((trials, "best of 2 trials, of which 1 failed: 0.5000 ("), (trials[:1], "best of 1 trial: ")):
-        found = TunedPreset("net", Tuned(FRInGe(), 0.5, tuple(known), 0), "preset.json")
+        found = Tuned(FRInGe(), 0.5, tuple(known), "preset.json")
         assert found.describe().startswith(text)
 
 
@@ -176,9 +181,9 @@ def test_images_that_go_away_amid_a_search_fail_no_trial(tmp_path):
             tune_preset(asked, out, RunOptions(), *steps(2))
     away.rename(folder)
     found = tune_preset(asked, out, RunOptions(), *steps(2))
-    assert [trial.problem for trial in found.tuned.trials] == ["", ""]
+    assert [trial.problem for trial in found.trials] == ["", ""]
     whole = tune_preset(asked, tmp_path / "whole", RunOptions(), *steps(2))
-    assert found.tuned == whole.tuned
+    assert (found.best, found.trials) == (whole.best, whole.trials)
 
 
 class NoTasks(sqlite3.Connection):
@@ -205,7 +210,7 @@ def test_a_disk_that_fails_amid_a_search_fails_no_trial(tmp_path, monkeypatch, n
             with pytest.raises(Interrupted, match=f"{told}.*nothing that was computed before is lost"):
                 tune_preset(plan(), tmp_path / "run", RunOptions(), *steps(2))
     found = tune_preset(plan(), tmp_path / "run", RunOptions(), *steps(2))
-    assert [trial.problem for trial in found.tuned.trials] == ["", ""]
+    assert [trial.problem for trial in found.trials] == ["", ""]
 
 
 def test_another_search_in_the_folder_is_scored_on_what_it_asks_for(tmp_path):
@@ -213,10 +218,8 @@ def test_another_search_in_the_folder_is_scored_on_what_it_asks_for(tmp_path):
     for asked in (plan(n=3), plan(IntegratedGradients(steps=5))):
         found = tune_preset(asked, tmp_path / "a", RunOptions(), *steps(2))
         alone = tune_preset(asked, tmp_path / "b", RunOptions(), *steps(2))
-        assert [one.settings for one in found.tuned.trials] == [one.settings for one in alone.tuned.trials]
-        assert found.tuned.value == pytest.approx(
-            alone.tuned.value, rel=1e-5
-        )  # some images were computed in other batches
+        assert [one.settings for one in found.trials] == [one.settings for one in alone.trials]
+        assert found.value == pytest.approx(alone.value, rel=1e-5)  # some images were computed in other batches
 
 
 def test_a_trial_reads_neither_the_model_nor_the_images_nor_the_trials_before_it(tmp_path, monkeypatch):

@@ -8,7 +8,7 @@ from fringe.attribution import PaperFRInGe
 from fringe.bench.tuning import Tuned, objective, space_of, tune
 
 BASE = PaperFRInGe()
-SPACE = space_of(PaperFRInGe, ("tau", "damping", "cg_iterations"))
+SPACE = space_of(PaperFRInGe, dict.fromkeys(("tau", "damping", "cg_iterations")))
 
 
 def quality(method):

@@ -11,11 +11,11 @@ from pathlib import Path
 from fringe._files.disk import write_files
 from fringe._strings.formats import number, plain, to_json
 from fringe._strings.names import Reference
+from fringe._strings.report import Image, Report, Section, html_page, markdown_report, versions_chapter
 from fringe._strings.tables import ARROW, Cell, Row, Style, Table
 from fringe.attribution import setting_title
 from fringe.bench.cards._measure import BLIND, COMPARED, PATH, Card, Measurement, by_text
 from fringe.bench.experiments import versions
-from fringe.bench.report import Image, Report, Section, html_page, markdown_report, versions_chapter
 from fringe.evaluation import ControlTest, Difference, Estimate, Score, ScoreTable, holm, paired, too_few
 from fringe.metrics import METRICS, Aggregate, Direction, Metric
 from fringe.plots import Contrast, ForestPanel, plot_forest, png_of

@@ -5,15 +5,30 @@ import hashlib
 import json
 import math
 import re
+import struct
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from itertools import islice
-from typing import Any, Literal, cast, get_args
+from typing import (
+    Annotated,
+    Any,
+    Literal,
+    NotRequired,  # pydantic reads those of Python from 3.12 on
+    get_args,
+)
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import (
+    ConfigDict,
+    Field,
+    TypeAdapter,
+    ValidationError,
+    with_config,
+)
 from torch import Tensor
+from typing_extensions import TypedDict
 
 from fringe._files.disk import RECORD_BYTES
 from fringe._strings.formats import escape_surrogates
@@ -47,6 +62,9 @@ class Damaged(ValueError):
     """A row or a record is not what was written."""
 
 
+_FIRST = struct.Struct("<q24x").unpack
+
+
 @cache
 def row_type(metrics: int) -> np.dtype[Any]:
     """The numbers of a row with the scores of some metrics. ``shape``, ``image``, ``notes``, ``map`` and ``details``
@@ -58,7 +76,7 @@ def row_type(metrics: int) -> np.dtype[Any]:
 def fingerprint(content: str | bytes) -> int:
     """The first 8 bytes of the SHA-256 of a text or of bytes, as a number that is not 0."""
     known = content if isinstance(content, bytes) else content.encode()
-    return int.from_bytes(hashlib.sha256(known).digest()[:8], "little", signed=True) or 1
+    return _FIRST(hashlib.sha256(known).digest())[0] or 1
 
 
 def seal(*parts: str) -> bytes:
@@ -228,127 +246,123 @@ def details_type(layout: Sequence[Sequence[Any]]) -> np.dtype[Any]:
     return np.dtype([(name, _type(name), (length,)) for name, length in layout])
 
 
-# What a folder must hold. A form is a type, a range of numbers, [form of each entry], {str: form of each value},
-# {name: form} (a name with "?" may be absent), or alternatives of these.
+# What a folder must hold, as types of pydantic.
 
-_ANY = dict[str, Any]
-_COUNT, _LABEL = range(2**53), range(-(2**31), 2**31)
-_IMAGE = {"digest": str, "id": str, "source": str, "label": (_LABEL, None)}
-_GATE = {"name": str, "value": float, "least": (float, None), "most": (float, None), "holds": bool, "text": str}
+_STRICT = ConfigDict(strict=True, extra="forbid")
+
+
+def _table(fields: Mapping[str, Any]) -> Any:
+    """A table of these fields and no others."""
+    kind: Any = TypedDict("Table", dict(fields))  # pyright: ignore
+    return with_config(_STRICT)(kind)
+
+
+def _list(*parts: Any) -> Any:
+    """A list of these parts."""
+    return Annotated[tuple[parts], Field(strict=False)]  # pyright: ignore
+
+
+_Facts = dict[str, Any]
+_Count = Annotated[int, Field(ge=0, lt=2**53)]
+_INT32 = Field(ge=-(2**31), lt=2**31)
+_Label = Annotated[int, _INT32]
+_IMAGE = {
+    **{"digest": str, "id": str, "source": str, "label": Annotated[int | None, _INT32]},
+    **{"scene": NotRequired[str], "cluster": NotRequired[str], "target": NotRequired[_Label]},
+}
+_GATE = {"name": str, "value": float, "least": float | None, "most": float | None, "holds": bool, "text": str}
 _SCENE = {
     **dict.fromkeys(("title", "source", "answer"), str),
-    "settings": dict,
-    "networks": {str: {"given": (str, None), "number": _COUNT, "gates": [_GATE]}},
+    "settings": _Facts,
+    "networks": dict[str, _table({"given": str | None, "number": _Count, "gates": list[_table(_GATE)]})],
 }
 _METRIC = {
     **dict.fromkeys(("title", "unit", "space", "source", "summary", "key"), str),
-    **{"direction": (str, None), "settings": dict, "limit": _COUNT},
+    **{"direction": str | None, "settings": _Facts, "limit": _Count},
 }
 _ASKED = {
-    **{"name": str, "data": [str], "models": {str: str}, "preprocessing": dict, "methods": {str: {str: dict}}},
-    **{"metrics": {str: dict}, "limits": {str: _COUNT}, "n": _COUNT, "seed": _COUNT, "target": (str, _LABEL)},
-    **{"score": str, "exif": str, "references": (str, None), "model_output?": {str: str}, "last?": bool},
-    **{"scenes?": {str: dict}, "examples?": {str: _COUNT}},
+    **{"name": str, "data": list[str], "models": dict[str, str], "preprocessing": dict[str, Any]},
+    **{"methods": dict[str, dict[str, _Facts]], "metrics": dict[str, _Facts], "limits": dict[str, _Count]},
+    **{"n": _Count, "seed": _Count, "target": str | _Label, "score": str, "exif": str, "references": str | None},
+    **{"model_output": NotRequired[dict[str, str]], "last": NotRequired[bool]},
+    **{"scenes": NotRequired[dict[str, _Facts]], "examples": NotRequired[dict[str, _Count]]},
 }
 _PLAN = {
-    **{"images": [{**_IMAGE, "scene?": str, "cluster?": str, "target?": _LABEL}], "missing": [str]},
-    **{"settings": {str: {str: {"model": dict, "method": dict, "...": None}}}, "metrics": {str: _METRIC}},
-    **{"models": {str: dict}, "versions": {str: str}, "scenes?": {str: _SCENE}},
+    **{"images": list[_table(_IMAGE)], "missing": list[str], "versions": dict[str, str]},
+    **{"settings": dict[str, dict[str, _Facts]], "metrics": dict[str, _table(_METRIC)]},
+    **{"models": dict[str, _Facts]},
+    **{"scenes": NotRequired[dict[str, _table(_SCENE)]]},
 }
-_ABOUT = {
-    **{"model": str, "method": str, "setting_key": str, "setting": dict, "labels": [str], "metrics": [str]},
-    **{"metric_settings": {str: dict}, "versions": {str: str}, "map_versions": [{str: str}], "details": list},
+_Detail = _list(Annotated[str, Field(pattern=f"^({'|'.join(_TYPES)})/")], Annotated[int, Field(ge=0, lt=2**28)])
+_NAMES = {
+    **{"model": str, "method": str, "setting_key": str, "setting": _Facts, "labels": list[str], "metrics": list[str]},
+    **{"metric_settings": dict[str, _Facts], "versions": dict[str, str], "map_versions": list[dict[str, str]]},
+    **{"details": list[_Detail]},
+}
+_LISTS: Mapping[str, Any] = {
+    LOGITS: dict[str, list[float]],
+    "notes": _list(str | None, list[_list(list[str], str | None, list[_Count])]),
 }
 
 
-def _problem(form: Any, data: Any, at: str = "") -> str:
-    """Where data is not of a form; empty if it is."""
-    if isinstance(form, tuple):
-        found = [_problem(one, data, at) for one in cast("tuple[Any, ...]", form)]
-        return "" if "" in found else found[0]
-    if isinstance(form, list) and isinstance(data, list):
-        entries, (each,) = cast("list[Any]", data), cast("list[Any]", form)
-        return next(filter(None, (_problem(each, one, f"{at}.{i}") for i, one in enumerate(entries))), "")
-    if isinstance(form, dict) and isinstance(data, dict):
-        table, known = cast(_ANY, data), cast("dict[Any, Any]", form)
-        if str in known:
-            pairs = [(known[str], name) for name in table]
-        else:
-            names = {name.rstrip("?"): each for name, each in known.items() if name != "..."}
-            lacking = [name for name in known if not name.endswith("?") and name != "..." and name not in table]
-            unknown = [name for name in table if name not in names and "..." not in known]
-            if lacking or unknown:
-                return f"{at}.{(lacking or unknown)[0]}".strip(".")[:80] + (": it lacks" if lacking else ": not known")
-            pairs = [(names[name], name) for name in table if name in names]
-        return next(filter(None, (_problem(each, table[name], f"{at}.{name}") for each, name in pairs)), "")
-    if isinstance(form, range):
-        is_right = type(data) is int and data in form
-    elif form is float:
-        is_right = type(data) in (int, float)
-    else:
-        is_right = data is None if form is None else isinstance(form, type) and type(data) is form
-    return "" if is_right else f"{at.strip('.')[:80]}: got {type(data).__name__}"
+@cache
+def _form(kind: str, options: tuple[str, ...]) -> TypeAdapter[Any]:
+    """The form of a kind of record, or of what rows share: ``names`` and ``notes``; a plan has ``options``."""
+    if kind in _LISTS:
+        return TypeAdapter(_LISTS[kind], config=_STRICT)
+    asked = {**dict.fromkeys(options, NotRequired[str | bool | float | None]), **_ASKED}
+    return TypeAdapter(_table(_NAMES if kind == "names" else {**_PLAN, "plan": _table(asked)}))
+
+
+def _problem(kind: str, data: Any) -> str:
+    """What is wrong with data of a kind; empty if nothing is."""
+    try:
+        _form(kind, tuple(options_of("maps", "scores"))).validate_python(data)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        return f"{'.'.join(map(str, first['loc']))[:80]}: {first['msg'][:80]}"
+    return ""
 
 
 def record_problem(kind: str, name: str, record: Any) -> str:
     """What is wrong with a record; empty if nothing is."""
-    if kind == LOGITS:
-        return _problem({str: [float]}, record)
-    return _plan_problem(name, record) if kind == PLAN else ""
-
-
-def _plan_problem(name: str, record: Any) -> str:
-    """What is wrong with the record of a plan; empty if it is one of this version."""
+    if kind != PLAN:
+        return _problem(kind, record) if kind == LOGITS else ""
     if not re.fullmatch(PLAN_NAME, name) or len(name) > 200:
         return "its name is none of a plan"  # reports are written to folders of these names
-    options = {
-        f"{option}?": (str, bool, float, None) for option in options_of("maps", "scores") if option not in _ASKED
-    }
-    if problem := _problem({**_PLAN, "plan": {**_ASKED, **options}}, record):
+    if problem := _problem(kind, record):
         return problem
-    known = cast(_ANY, record)
-    # names are printed; those of files may be any, whose bytes need not be UTF-8
-    labels = {part: list(known["plan"][part]) for part in ("models", "preprocessing")}
-    plan = {**known["plan"], **labels, "data": [], "references": None}
-    models = {label: {**model, "spec": None} for label, model in known["models"].items()}
-    images = [{**image, "source": None} for image in known["images"]]
-    if not is_text(
-        json.dumps({**known, "plan": plan, "models": models, "images": images, "missing": []}, ensure_ascii=False)
-    ):
-        return "a name holds half of a character"
-    parts = known["settings"].keys(), known["models"].keys(), known["plan"]["methods"].keys()
-    if known["plan"]["name"] != name or not parts[0] <= parts[1] or not parts[0] <= parts[2]:
+    parts = record["settings"].keys(), record["models"].keys(), record["plan"]["methods"].keys()
+    if record["plan"]["name"] != name or not parts[0] <= parts[1] or not parts[0] <= parts[2]:
         return "its parts do not belong together"
-    labels = {image.get("scene") for image in known["images"]}
-    is_scenic = labels <= known["scenes"].keys() if known.get("scenes") else labels <= {None}
+    settings = [one for named in record["settings"].values() for one in named.values()]
+    if not all(isinstance(one.get(part), dict) for one in settings for part in ("model", "method")):
+        return "its settings have no model, or no method"
+    # names are printed; those of files may be any, whose bytes need not be UTF-8
+    labels = {part: list(record["plan"][part]) for part in ("models", "preprocessing")}
+    plan = {**record["plan"], **labels, "data": [], "references": None}
+    models = {label: {**model, "spec": None} for label, model in record["models"].items()}
+    images = [{**image, "source": None} for image in record["images"]]
+    if not _is_text({**record, "plan": plan, "models": models, "images": images, "missing": []}):
+        return "a name holds half of a character"
+    labels = {image.get("scene") for image in record["images"]}
+    is_scenic = labels <= record["scenes"].keys() if record.get("scenes") else labels <= {None}
     return "" if is_scenic else "its images are of no scene"
 
 
-def is_text(text: str) -> bool:
-    """Whether a text can be printed: it holds no half of a character."""
-    return escape_surrogates(text) == text
+def _is_text(data: Any) -> bool:
+    """Whether plain data can be printed: it holds no half of a character."""
+    try:
+        json.dumps(data, ensure_ascii=False).encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def fact_problem(fact: Any) -> str:
     """What is wrong with what rows share: their names, or the notes of an image; empty if nothing is."""
-    if not is_text(json.dumps(fact, ensure_ascii=False)):
+    if problem := _problem("names" if isinstance(fact, dict) else "notes", fact):
+        return problem
+    if not _is_text(fact):
         return "half of a character"
-    if isinstance(fact, dict):
-        known = cast(_ANY, fact)
-        layout = known.get("details")
-        if problem := _problem(_ABOUT, fact):
-            return problem
-        is_layout = all(
-            isinstance(one, list) and len(cast(list[Any], one)) == 2 and type(one[1]) is int and 0 <= one[1] < 2**28
-            and isinstance(one[0], str) and one[0].partition("/")[0] in _TYPES
-            for one in cast("list[Any]", layout)
-        )  # fmt: skip
-        return "" if is_layout and len(known["labels"]) == len(known["metrics"]) else "its names"
-    try:
-        verdict, words = fact
-        is_right = verdict is None or isinstance(verdict, str)
-        for flags, why, places in words:
-            is_right &= not _problem([str], flags) and not _problem((str, None), why) and not _problem([_COUNT], places)
-    except (TypeError, ValueError):
-        return "its notes"
-    return "" if is_right else "its notes"
+    return "its names" if isinstance(fact, dict) and len(fact["labels"]) != len(fact["metrics"]) else ""

@@ -1,7 +1,7 @@
 """Results: the scores that a plan requires, read from the store into arrays, and from arrays into tables."""
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
@@ -228,7 +228,7 @@ class Results:
             (self.note_index, notes[source][:, chosen]),
             (self._rank, rank),
         ):
-            array[target] = np.where(is_better, values, array[target])
+            array[target] = values if is_better.all() else np.where(is_better, values, array[target])
 
     def index(self, setting: str, metric_key: str) -> tuple[int, int]:
         """Find the scores of a setting under a metric.
@@ -262,6 +262,20 @@ class Results:
 
         return pl.concat([self.method_frame(model, method) for model in self.models for method in self.methods(model)])
 
+    @cached_property
+    def _images(self) -> "Mapping[str, pl.DataFrame]":
+        """The columns of the images by model, which every frame of the model begins with."""
+        import polars as pl
+
+        columns = {"image": ("digest", pl.Categorical), "image_id": ("id", pl.String), "label": ("label", pl.Int32)}
+        known = {model: self.manifest.images_of(model) for model in self.models}
+        return {
+            model: pl.DataFrame(
+                {to: pl.Series([one[name] for one in images], dtype=kind) for to, (name, kind) in columns.items()}
+            )
+            for model, images in known.items()
+        }
+
     def method_frame(self, model: str, method: str, metric: str | None = None) -> "pl.DataFrame":
         """The rows of one method, made anew with each call: of a large run they take much memory.
 
@@ -277,44 +291,40 @@ class Results:
 
         manifest, word, errors = self.manifest, pl.Categorical, pl.Series([e for _, e in self.notes], dtype=pl.String)
         flags = pl.Series([*(list(named) for named, _ in self.notes), None], dtype=pl.List(pl.String))
-        known = {name: [image[name] for image in manifest.images_of(model)] for name in ("digest", "id", "label")}
-        images = pl.DataFrame(
-            {
-                "image": pl.Series(known["digest"], dtype=pl.String).cast(word),
-                "image_id": pl.Series(known["id"], dtype=pl.String),
-                "label": pl.Series(known["label"], dtype=pl.Int32),
-            }
-        )
+        images, setting = self._images[model], manifest.setting_key(model, method)
+        of_maps = dict[bytes, dict[str, pl.Series]]()  # by places: metrics of the same images share them
 
         def part(metric: str) -> pl.DataFrame:
             cell = self.cells[model, method, metric]
-            status, index = cell.column("status"), cell.column("note_index")
+            status, index, at = cell.column("status"), cell.column("note_index"), cell.column("map_index")
+            if (places := at.tobytes()) not in of_maps:
+                of_maps[places] = self._of_map(at)
             names = {"model": model, "method": method, "metric": metric}
-            names |= {"setting": manifest.setting_key(model, method), "metric_key": manifest.metrics[metric]["key"]}
+            names |= {"setting": setting, "metric_key": manifest.metrics[metric]["key"]}
             return images[: len(status)].with_columns(
                 *(pl.lit(text).cast(word).alias(name) for name, text in names.items()),
                 pl.lit("control" in manifest.settings[model][method]["method"]).alias("control"),
-                score=pl.Series(cell.scores).fill_nan(None),
+                score=pl.Series(cell.scores, nan_to_null=True),
                 error=errors[index],
                 flags=flags[np.where(status == MISSING, -1, index)],
-                **self._of_map(cell.column("map_index"), status),
+                status=_words(STATUSES, status),
+                **of_maps[places],
             )
 
         return pl.concat([part(one) for one in manifest.metrics if metric in (None, one)]).select(_COLUMNS)
 
-    def _of_map(self, at: NDArray[Any], status: NDArray[Any]) -> "dict[str, pl.Series]":
+    def _of_map(self, at: NDArray[Any]) -> "dict[str, pl.Series]":
         """Columns of the maps at some places, null where there is none (0)."""
         import polars as pl
 
         maps = self.maps[at]
-        numbers = {
-            name: np.where(at == 0, np.nan, maps[name]) for name in ("confidence", "forward", "jvp", "vjp", "seconds")
+        columns = {
+            name: pl.Series(np.where(at == 0, np.nan, maps[name]), nan_to_null=True)
+            for name in ("confidence", "forward", "jvp", "vjp", "seconds")
         }
-        columns = {name: pl.Series(values).fill_nan(None) for name, values in numbers.items()}
         target = np.where((at == 0) | (maps["target"] == NO_TARGET), np.nan, maps["target"].astype(np.float64))
-        columns["target"] = pl.Series(target).fill_nan(None).cast(pl.Int32)
-        columns["verdict"] = pl.Series(self.verdicts, dtype=pl.Categorical)[maps["verdict"].astype(np.int64)]
-        columns["status"] = pl.Series(STATUSES, dtype=pl.Categorical)[status.astype(np.int64)]
+        columns["target"] = pl.Series(target, nan_to_null=True).cast(pl.Int32)
+        columns["verdict"] = _words(self.verdicts, maps["verdict"])
         return columns
 
     def map_frame(self, model: str, method: str) -> "pl.DataFrame":
@@ -336,7 +346,7 @@ class Results:
         rank = np.where(is_asked, (status != MISSING).astype(np.int8) + (status == OK), 0)
         images = np.flatnonzero(rank.max(0) > 0)
         best = rank.argmax(0)[images]
-        columns = self._of_map(at[best, images], status[best, images])
+        columns = {**self._of_map(at[best, images]), "status": _words(STATUSES, status[best, images])}
         known = self.manifest.images_of(model)
         digests = [known[index]["digest"] for index in images.tolist()]
         names = {"method": [method] * len(digests), "image": digests}
@@ -375,7 +385,9 @@ class Results:
     def versions(self) -> Mapping[str, Mapping[str, int]]:
         """By library, how many maps each of its versions made or scored."""
         result = dict[str, Counter[str]]()
-        counts = np.bincount(self.maps["block"][1:], minlength=len(self.blocks)).tolist()
+        has_score = np.zeros(len(self.maps), np.bool_)
+        has_score[self.map_index.ravel()] = True
+        counts = np.bincount(self.maps["block"][1:][has_score[1:]], minlength=len(self.blocks)).tolist()
         for block, count in zip(self.blocks, counts, strict=True):
             each = (block.about["versions"], *block.about["map_versions"])
             for name, version in sorted({pair for one in each for pair in one.items()}):
@@ -513,6 +525,13 @@ class Results:
                 numbers = asdict(known[method, metric].estimate)
                 rows.append({"model": model, "method": method, "metric": metric, **numbers, **counts})
         return pl.DataFrame(rows)
+
+
+def _words(words: Sequence[str | None], at: NDArray[Any]) -> "pl.Series":
+    """Some of a few words, as a column."""
+    import polars as pl
+
+    return pl.Series(words, dtype=pl.Categorical)[at.astype(np.int64)]
 
 
 def manifests(store: Store) -> dict[str, Manifest]:

@@ -14,6 +14,8 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Se
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from hashlib import sha256
+from itertools import groupby
+from operator import itemgetter
 from pathlib import Path
 from typing import Any, Literal
 from weakref import WeakSet
@@ -244,22 +246,15 @@ class Store(AbstractContextManager["Store"]):
     def _without_details(self) -> list[int]:
         """The rows whose details are gone or damaged."""
         self._refresh()
-        of_rows = [block.rows[["id", "details"]] for block in self._blocks if len(block.rows)]
-        if not of_rows:
-            return []
-        known = np.concatenate(of_rows)
-        known = known[np.argsort(known["id"])]
-        found = np.zeros(len(known), np.int64)
+        marks = dict[int, int]()
         try:
-            rows = self._db.execute("SELECT id, content FROM detail ORDER BY id")
+            rows = self._db.execute("SELECT id, content FROM detail")
             while chunk := rows.fetchmany(_CHUNK // 16):
-                at = np.searchsorted(known["id"], np.array([number for number, _ in chunk]))
-                marks = [fingerprint(content) if isinstance(content, bytes) else 0 for _, content in chunk]
-                there = at < len(known)
-                found[at[there]] = np.array(marks)[there]
+                marks |= {number: fingerprint(content) for number, content in chunk if isinstance(content, bytes)}
         except sqlite3.DatabaseError as error:
             self._damage.append(f"detail: {error}")
-        return known["id"][found != known["details"]].tolist()
+        of_rows = (block.rows[["id", "details"]].tolist() for block in self._blocks)
+        return [number for rows in of_rows for number, mark in rows if marks.get(number) != mark]
 
     def remove(self, blocks: Iterable[Block]) -> None:
         """Remove rows: what they say is computed again."""
@@ -391,36 +386,30 @@ class Store(AbstractContextManager["Store"]):
             self._damage.append(f"result: {error}")
 
     def _read(self, chunk: Sequence[tuple[Any, ...]]) -> None:
-        by_shape = dict[int, tuple[list[int], list[bytes]]]()
-        for number, shape, numbers, mark in chunk:
-            if type(shape) is int and isinstance(numbers, bytes) and sha256(numbers).digest()[:16] == mark:
-                ids, contents = by_shape.setdefault(shape, ([], []))
-                ids.append(number)
-                contents.append(numbers)
-            else:
-                self._lost_rows.append(number)
-        for shape, (ids, contents) in by_shape.items():
+        """Take the intact rows of some; the others are lost."""
+        intact = [
+            (number, shape, content)
+            for number, shape, content, mark in chunk
+            if type(shape) is int and isinstance(content, bytes) and sha256(content).digest()[:16] == mark
+        ]
+        read = set[int]()
+        for shape, group in groupby(sorted(intact, key=itemgetter(1)), itemgetter(1)):
             about = self.fact(shape)
-            kind = row_type(len(about["metrics"])) if isinstance(about, dict) else row_type(0)
-            is_right = [isinstance(about, dict) and len(one) == kind.itemsize for one in contents]
-            if not all(is_right):
-                self._lost_rows += [number for number, right in zip(ids, is_right, strict=True) if not right]
-                ids = [number for number, right in zip(ids, is_right, strict=True) if right]
-                contents = [one for one, right in zip(contents, is_right, strict=True) if right]
-            if not ids:
+            kind = row_type(len(about["metrics"]) if isinstance(about, dict) else 0)
+            known = {number: content for number, _, content in group if len(content) == kind.itemsize}
+            if not (known and isinstance(about, dict)):
                 continue
-            rows = np.frombuffer(b"".join(contents), kind)
-            is_fine = (rows["id"] == np.array(ids)) & (rows["shape"] == shape)
+            rows = np.frombuffer(b"".join(known.values()), kind)
             notes = {number: self.fact(number) for number in np.unique(rows["notes"]).tolist()}
-            is_fine &= ~np.isin(rows["notes"], [number for number, one in notes.items() if not isinstance(one, list)])
-            if not is_fine.all():
-                self._lost_rows += np.array(ids)[~is_fine].tolist()
-                rows = rows[is_fine]
+            is_noted = np.isin(rows["notes"], [number for number, one in notes.items() if isinstance(one, list)])
+            rows = rows[(rows["id"] == list(known)) & (rows["shape"] == shape) & is_noted]
+            read.update(rows["id"].tolist())
             self._blocks.append(Block(about, rows, notes))
             kept = rows[rows["map"] != 0]
             known = self._maps.setdefault(about["setting_key"], {}) if len(kept) else {}
             for number, image, mark in kept[["id", "image", "map"]].tolist():
                 known[image] = max(known.get(image, (0, 0)), (number, mark))
+        self._lost_rows += [row[0] for row in chunk if row[0] not in read]
 
     def details(self, block: Block, ids: Iterable[int]) -> Iterator[tuple[list[int], Details]]:
         """Read the details of rows of a block, some at a time: their numbers, and by name values (rows, length). Those

@@ -75,30 +75,26 @@ def pending_tasks(
     keys, limits = ([one[name] for one in manifest.metrics.values()] for name in ("key", "limit"))
     for model, methods in manifest.settings.items():
         at = np.asarray(manifest.positions(model), np.int64)
-        digests = [manifest.images[i]["digest"] for i in at.tolist()]
+        digests, groups = [manifest.images[i]["digest"] for i in at.tolist()], dict[tuple[int, str, bytes], list[int]]()
         is_limited = np.arange(len(digests)) >= np.array(limits)[:, None]
-        lacking, failed = dict[str, NDArray[np.bool_]](), dict[str, NDArray[np.bool_]]()  # (metrics, images)
-        gone = dict[str, NDArray[np.bool_]]()  # (images,)
+        failed = dict[str, NDArray[np.bool_]]()  # (metrics, images)
         for method in methods:
             setting = manifest.setting_key(model, method)
-            columns = [results.index(setting, key) for key in keys]
+            columns, of_setting = [results.index(setting, key) for key in keys], lost.get(setting, frozenset())
             failed[method] = np.stack([results.status[column][at] > OK for column in columns])
-            lacking[method] = ~(np.stack([is_done[column][at] for column in columns]) | is_limited)
-            of_setting = lost.get(setting, frozenset())
-            gone[method] = np.array([bool(of_setting) and fingerprint(one) in of_setting for one in digests], np.bool_)
-        for start in range(0, len(digests), shard):
-            for method, columns in lacking.items():
-                block, again = columns[:, start : start + shard], gone[method][start : start + shard]
-                by_metrics: dict[tuple[tuple[int, ...], bool], list[int]] = {}  # the images by what they lack
-                for i in np.flatnonzero(block.any(0) | again).tolist():
-                    what = tuple(np.flatnonzero(block[:, i]).tolist()), bool(again[i])
-                    by_metrics.setdefault(what, []).append(start + i)
-                for (metrics, save), images in by_metrics.items():
-                    setting = manifest.setting_key(model, method)
-                    named, asked = (tuple(one[m] for m in metrics) for one in (labels, keys))
-                    force = retry and bool(failed[method][np.ix_(metrics, images)].any())
-                    chosen = tuple(digests[i] for i in images)
-                    tasks.append(Task(model, method, setting, named, asked, chosen, force, save))
+            lacking = ~(np.stack([is_done[column][at] for column in columns]) | is_limited)
+            is_lost = np.array([bool(of_setting) and fingerprint(one) in of_setting for one in digests], np.bool_)
+            needs = np.vstack([lacking, is_lost])
+            for i in np.flatnonzero(needs.any(0)).tolist():  # the images of a task lack the same
+                groups.setdefault((i // shard, method, needs[:, i].tobytes()), []).append(i)
+        for (_, method, what), images in sorted(groups.items(), key=lambda group: group[0][0]):
+            *of_metrics, save = np.frombuffer(what, np.bool_).tolist()
+            metrics = np.flatnonzero(of_metrics).tolist()
+            named, asked = (tuple(one[m] for m in metrics) for one in (labels, keys))
+            force = retry and bool(failed[method][np.ix_(metrics, images)].any())
+            chosen = tuple(digests[i] for i in images)
+            setting = manifest.setting_key(model, method)
+            tasks.append(Task(model, method, setting, named, asked, chosen, force, save))
     return tasks
 
 

@@ -2,7 +2,6 @@
 
 from fringe.bench.report._build import describe_status
 from fringe.bench.report._maps import examples_of
-from fringe.bench.report._render import Image, Report, Section, html_page, markdown_report, versions_chapter
 from fringe.bench.report._table import ModelTable, build_table, chance_of, cost_of_maps
 from fringe.bench.report._write import ReportFiles, ReportSpec, report_folder, write_report
 

@@ -17,11 +17,11 @@ import fringe
 from fringe._files.disk import read_json
 from fringe._strings.formats import counted
 from fringe._strings.names import method_title
+from fringe._strings.report import Image, Report, Section, versions_chapter
 from fringe._strings.tables import Cell, Row, Table
 from fringe.attribution import setting_title
 from fringe.bench.experiments import Manifest, Results, Store, describe_failures, mixed
 from fringe.bench.report._maps import choose_examples, load_maps, plot_examples
-from fringe.bench.report._render import Image, Report, Section, versions_chapter
 from fringe.bench.report._table import Column, ModelTable, cost_of_maps, truth_chapter
 from fringe.errors import FringeError, InputError
 from fringe.evaluation import validity_table

@@ -14,9 +14,9 @@ from numpy.typing import NDArray
 
 from fringe._strings.formats import counted
 from fringe._strings.names import Reference
+from fringe._strings.report import Section
 from fringe._strings.tables import Cell, Row, Table
 from fringe.bench.experiments import MethodScores, Results
-from fringe.bench.report._render import Section
 from fringe.errors import InputError
 from fringe.evaluation import (
     LEVEL,

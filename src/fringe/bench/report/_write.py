@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import io
 import os
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,10 +15,11 @@ from pydantic import Field
 
 from fringe._files.disk import require_inside, require_local, write_files
 from fringe._strings.formats import FORMULA, to_csv
+from fringe._strings.formats import cell as to_cell
+from fringe._strings.report import Section, html_page, latex_document, markdown_report
 from fringe._strings.tables import Table
 from fringe.bench.experiments import Results, Store, read_results
 from fringe.bench.report._build import MetricVerdicts, build_report, read_verdicts
-from fringe.bench.report._render import Section, html_page, latex_document, markdown_report
 from fringe.bench.report._table import GATES, TRUTH, Column, ModelTable, build_table, reference_of
 from fringe.errors import InputError
 from fringe.settings import Options
@@ -113,7 +115,7 @@ def write_report(
     folder = out or report_folder(store.root, results.manifest.name)
     within = Path(os.path.abspath(folder)).is_relative_to(os.path.abspath(store.root))
     require_inside(folder, store.root if within else folder)
-    scores = write_files(folder, {"scores.csv": (text.encode() for text in scores_csv(results))})
+    scores = write_files(folder, {"scores.csv": scores_csv(results)})
     more = [] if chapter is None else [chapter(results)]
     report = build_report(store, results, tables, spec.grid, verdicts, commands, more)
     printed = tuple(table.shown for table in tables)
@@ -130,33 +132,37 @@ def write_report(
     return ReportFiles((*others[: len(texts)], *scores, *others[len(texts) :]), tuple(pooled) or printed)
 
 
-def scores_csv(results: Results) -> Iterator[str]:
+def scores_csv(results: Results) -> Iterator[bytes]:
     """Yield every score that the plan requires, in its order, a part at a time: all of it may be longer than the
     memory. ``status`` is ``missing`` if an image was not computed; an empty ``score`` beside ``ok`` means that the
     metric is not defined there."""
-    header = True
-    for cell in results.cells.values():
-        yield _csv(cell.frame, results.manifest.name, header=header)
-        header = False
+    names, is_first = {"plan": results.manifest.name}, True
+    for model, method in dict.fromkeys((model, method) for model, method, _ in results.cells):
+        frame, end = results.method_frame(model, method), 0
+        for metric in results.metrics:
+            start, end = end, end + results.cells[model, method, metric].required
+            names |= {"model": model, "method": method, "metric": metric}
+            yield _csv(frame[start:end], names, header=is_first)
+            is_first = False
 
 
-def _csv(scores: pl.DataFrame, plan: str, *, header: bool) -> str:
+def _csv(scores: pl.DataFrame, names: Mapping[str, str], *, header: bool) -> bytes:
+    """Scores of a method under a metric as CSV, with the ``names`` of the plan, the model and these two."""
     text = pl.col(pl.String)
     is_formula = text.str.contains(f"^[{re.escape(''.join(FORMULA))}]")
     frame = scores.select(
-        pl.lit(plan).alias("plan"),
-        pl.col("model", "method").cast(pl.String),
-        pl.when("control").then(pl.lit("yes")).otherwise(pl.lit("no")).alias("control"),
-        pl.col("metric", "image", "image_id").cast(pl.String),
-        "label",
-        "target",
+        pl.col("image", "image_id").cast(pl.String),
+        *("label", "target"),
         pl.col("confidence", "score").fill_nan(None),
         pl.col("status", "error", "verdict").cast(pl.String),
-        pl.col("flags").cast(pl.List(pl.String)).list.join(" "),
+        pl.col("flags").list.join(" "),
         pl.col("forward", "jvp", "vjp", "seconds"),
-    )
-    guarded = pl.when(is_formula).then(pl.lit("'") + text).when(text != "").then(text)
-    return frame.with_columns(guarded.name.keep()).write_csv(include_header=header)
+        is_control=pl.when("control").then(pl.lit("yes")).otherwise(pl.lit("no")),
+    ).with_columns(pl.when(is_formula).then(pl.lit("'") + text).when(text != "").then(text).name.keep())
+    plan, model, method, metric = (pl.lit(to_cell(name)).alias(column) for column, name in names.items())
+    named = frame.select(plan, model, method, pl.col("is_control").alias("control"), metric, pl.exclude("is_control"))
+    named.write_csv(out := io.BytesIO(), include_header=header)
+    return out.getvalue()
 
 
 def summary_csv(tables: Sequence[ModelTable]) -> str:

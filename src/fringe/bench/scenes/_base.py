@@ -8,8 +8,14 @@ from typing import Any, ClassVar
 from torch import Tensor
 
 from fringe.data import ImageRef
+from fringe.errors import InputError
 from fringe.models import LoadedModel
 from fringe.settings import Settings
+
+#: All networks of a scene in an experiment.
+Networks = Sequence[LoadedModel]
+#: The images that a scene is given.
+Images = Sequence[ImageRef]
 
 
 @dataclass(frozen=True)
@@ -100,7 +106,7 @@ class Scene(Settings):
     networks: int = 1
 
     @abstractmethod
-    def network(self, number: int, model: LoadedModel | None, images: Sequence[ImageRef]) -> LoadedModel:
+    def network(self, number: int, model: LoadedModel | None, images: Images) -> LoadedModel:
         """Make a network of the scene; a trained one is read from the cache folder if it is there.
 
         Args:
@@ -113,9 +119,7 @@ class Scene(Settings):
         """
 
     @abstractmethod
-    def examples(
-        self, networks: Sequence[LoadedModel], images: Sequence[ImageRef], count: int, seed: int
-    ) -> tuple[Example, ...]:
+    def examples(self, networks: Networks, images: Images, count: int, seed: int) -> tuple[Example, ...]:
         """Select examples that every network is explained on.
 
         Args:
@@ -145,7 +149,7 @@ class Scene(Settings):
             series (C, L) the samples (L,), of a text (L, D) the words (L,), of a row (F,) the columns (F,).
         """
 
-    def gates(self, network: LoadedModel, model: LoadedModel | None, images: Sequence[ImageRef]) -> tuple[Gate, ...]:
+    def gates(self, network: LoadedModel, model: LoadedModel | None, images: Images) -> tuple[Gate, ...]:
         """Measure the conditions under which the truth is known.
 
         Args:
@@ -157,3 +161,10 @@ class Scene(Settings):
             The gates; none if the truth needs no condition.
         """
         return ()
+
+
+def given(model: LoadedModel | None) -> LoadedModel:
+    """Return the model that a network of a scene is made from; raise InputError if there is none."""
+    if model is None:
+        raise InputError("none was given", argument="model", hint="this scene is made from a network")
+    return model

@@ -1,6 +1,5 @@
 """BlockDigits: a digit above or below a block that means nothing; it needs neither a model nor images."""
 
-from collections.abc import Generator, Sequence
 from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
@@ -8,8 +7,8 @@ import torch
 from torch import Tensor
 
 from fringe._numbers.rng import KeyedGenerator
-from fringe.bench.scenes._base import Example, Gate
-from fringe.bench.scenes._training import TrainedScene, Training, input_of, inputs_of, predicted, share
+from fringe.bench.scenes._base import Example, Gate, Images, Networks
+from fringe.bench.scenes._training import TrainedScene, Training, input_of, inputs_of, predicted, share, shuffled
 from fringe.data import ImageRef, digits_samples, find_inputs
 from fringe.models import DIGIT_NAMES, DIGIT_PREPROCESSING, DigitNet, LoadedModel
 from fringe.settings import Doc, Positive, PositiveInt
@@ -30,7 +29,7 @@ class BlockDigits(TrainedScene):
     epochs: Annotated[PositiveInt, Doc("times that each digit is trained with")] = 12
     rate: Annotated[Positive, Doc("largest learning rate")] = 1e-2
 
-    def training(self, model: LoadedModel | None, images: Sequence[ImageRef]) -> Training:
+    def training(self, model: LoadedModel | None, images: Images) -> Training:
         """Say how a network is trained; see :meth:`TrainedScene.training`."""
         samples = digits_samples("train")
         x = torch.stack([DIGIT_PREPROCESSING.normalise(DIGIT_PREPROCESSING.pixels(s.image)) for s in samples])
@@ -41,19 +40,15 @@ class BlockDigits(TrainedScene):
 
         return Training(DigitNet, draw, len(x), (), "digits", DIGIT_PREPROCESSING, DIGIT_NAMES)
 
-    def examples(
-        self, networks: Sequence[LoadedModel], images: Sequence[ImageRef], count: int, seed: int
-    ) -> tuple[Example, ...]:
+    def examples(self, networks: Networks, images: Images, count: int, seed: int) -> tuple[Example, ...]:
         """Select test digits that every network classifies correctly; see :meth:`Scene.examples`."""
         refs, labels = _test_digits()
-        order = KeyedGenerator(seed).permutation("examples", len(refs))
         above = KeyedGenerator(seed).integers("above", 2, len(refs))
-
-        def candidates() -> Generator[Example]:
-            for i in order:
-                yield Example(refs[i].id, int(labels[i]), refs[i].id, (refs[i].source,), {"above": bool(above[i])})
-
-        return self.agreed(networks, candidates(), count)
+        candidates = (
+            Example(refs[i].id, int(labels[i]), refs[i].id, (refs[i].source,), {"above": bool(above[i])})
+            for i in shuffled(range(len(refs)), seed)
+        )
+        return self.agreed(networks, candidates, count)
 
     def make(self, example: Example, model: LoadedModel) -> tuple[Tensor, Tensor]:
         """Stack the digit of an example and the null block; see :meth:`Scene.make`."""
@@ -65,7 +60,7 @@ class BlockDigits(TrainedScene):
         truth[height:] = ~above
         return x, truth
 
-    def gates(self, network: LoadedModel, model: LoadedModel | None, images: Sequence[ImageRef]) -> tuple[Gate, ...]:
+    def gates(self, network: LoadedModel, model: LoadedModel | None, images: Images) -> tuple[Gate, ...]:
         """Measure the accuracy on test digits, at either place; see :meth:`Scene.gates`."""
         refs, labels = _test_digits()
         digits = inputs_of(refs, DIGIT_PREPROCESSING)

@@ -1,8 +1,9 @@
 """Scenes of a detector: two objects in noise, and it is known whether the class of a box is in the box."""
 
 from abc import abstractmethod
-from collections.abc import Generator, Sequence
+from collections.abc import Generator
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Annotated, Any, ClassVar
 
 import torch
@@ -10,9 +11,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from fringe._numbers.rng import KeyedGenerator
-from fringe.bench.scenes._base import Example, Gate
+from fringe.bench.scenes._base import Example, Gate, Images, Networks
 from fringe.bench.scenes._training import TrainedScene, Training, first, share
-from fringe.data import ImageRef
 from fringe.detection import Detector, overlap
 from fringe.models import LoadedModel, Preprocessing
 from fringe.settings import Doc, Positive, PositiveInt
@@ -47,13 +47,10 @@ class Drawn:
     @classmethod
     def of(cls, count: int, generator: torch.Generator, coloured: bool) -> "Drawn":
         """Draw photographs whose objects and lamp do not touch; objects are ``coloured`` or grey."""
-        parts, have = list[Tensor](), 0
-        while have < count:
-            free = _free(torch.rand(4 * count, 8, generator=generator))
-            parts.append(free)
-            have += len(free)
-        places = torch.cat(parts)[:count]
-        boxes = places[:, :6].view(-1, 2, 3)
+        places = torch.empty(0, 8)
+        while len(places) < count:
+            places = torch.cat([places, _free(torch.rand(4 * count, 8, generator=generator))])
+        boxes = places[:count, :6].reshape(-1, 2, 3)
         corners = boxes[..., :2]
         colours = torch.rand(count, 2, 3, generator=generator)
         strong = torch.rand(count, 2, 1, generator=generator)  # far from the ground
@@ -67,7 +64,7 @@ class Drawn:
             torch.cat([corners, corners + boxes[..., 2:]], -1),
             torch.randint(len(KINDS), (count, 2), generator=generator),
             colours,
-            places[:, 6:],
+            places[:count, 6:],
             torch.rand(count, generator=generator) < 0.5,
             torch.randn(count, 3, SIDE, SIDE, generator=generator),
         )
@@ -180,6 +177,7 @@ def _loss(output: Tensor, target: Tensor) -> Tensor:
 class _Boxes(TrainedScene):
     """What the scenes of detectors share: photographs of two objects, each of which is a box to explain."""
 
+    source: ClassVar[str] = "ours"
     has_boxes: ClassVar[bool] = True
     classes: ClassVar[tuple[str, ...]]
     lit: ClassVar[bool]
@@ -200,7 +198,7 @@ class _Boxes(TrainedScene):
     def _changed(self, drawn: Drawn, which: int) -> Tensor:
         """The photographs (N, 3, H, W) with other evidence: the class of the object must change there."""
 
-    def training(self, model: LoadedModel | None, images: Sequence[ImageRef]) -> Training:
+    def training(self, model: LoadedModel | None, images: Images) -> Training:
         """Say how a network is trained; see :meth:`TrainedScene.training`."""
 
         def draw(numbers: Tensor, generator: torch.Generator, progress: float) -> tuple[Tensor, Tensor]:
@@ -208,21 +206,16 @@ class _Boxes(TrainedScene):
             target = torch.cat([drawn.boxes, self._labels(drawn)[..., None].float()], -1)
             return drawn.image(lit=self.lit), target
 
-        def build() -> nn.Module:
-            return OneStage(len(self.classes), self.lit)
-
-        recipe = Preprocessing.parse("unit")
+        build, recipe = partial(OneStage, len(self.classes), self.lit), Preprocessing.parse("unit")
         return Training(build, draw, EPOCH, (), "one_stage", recipe, self.classes, 64, _loss)
 
-    def network(self, number: int, model: LoadedModel | None, images: Sequence[ImageRef]) -> LoadedModel:
+    def network(self, number: int, model: LoadedModel | None, images: Images) -> LoadedModel:
         """Read a network from the cache folder, or train it, as a detector; see :meth:`Scene.network`."""
         loaded = super().network(number, model, images)
         detector = Detector(loaded.module, read=_read, background=len(self.classes)).eval()
         return replace(loaded, module=detector, class_names=detector.names(self.classes, len(self.classes) + 1))
 
-    def examples(
-        self, networks: Sequence[LoadedModel], images: Sequence[ImageRef], count: int, seed: int
-    ) -> tuple[Example, ...]:
+    def examples(self, networks: Networks, images: Images, count: int, seed: int) -> tuple[Example, ...]:
         """Select boxes that every network finds at one place, and whose class the evidence decides in all of them; see
         :meth:`Scene.examples`."""
 
@@ -244,7 +237,7 @@ class _Boxes(TrainedScene):
         drawn = self._drawn(int(example.values["drawn"]))
         return drawn.image(lit=self.lit)[0], self._truth(drawn, int(example.values["object"]))[0]
 
-    def gates(self, network: LoadedModel, model: LoadedModel | None, images: Sequence[ImageRef]) -> tuple[Gate, ...]:
+    def gates(self, network: LoadedModel, model: LoadedModel | None, images: Images) -> tuple[Gate, ...]:
         """Measure whether boxes are found, and what their classes depend on; see :meth:`Scene.gates`."""
         drawn = Drawn.of(PHOTOGRAPHS, torch.Generator().manual_seed(2**40), not self.lit)
         found, changed, kept = (
@@ -305,7 +298,6 @@ class Shapes(_Boxes):
 
     name: ClassVar[str] = "shapes"
     title: ClassVar[str] = "Boxes of shapes"
-    source: ClassVar[str] = "ours"
     answer: ClassVar[str] = "without the object its place predicts another class or nothing"
     classes: ClassVar[tuple[str, ...]] = KINDS
     lit: ClassVar[bool] = False
@@ -331,7 +323,6 @@ class Context(_Boxes):
 
     name: ClassVar[str] = "context"
     title: ClassVar[str] = "Boxes whose class is elsewhere"
-    source: ClassVar[str] = "ours"
     answer: ClassVar[str] = "to switch the lamp changes the class of both boxes, and another object in a box does not"
     classes: ClassVar[tuple[str, ...]] = LAMPS
     lit: ClassVar[bool] = True

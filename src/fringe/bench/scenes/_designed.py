@@ -9,14 +9,16 @@ import torch
 from torch import Tensor, nn
 
 from fringe._numbers.rng import KeyedGenerator
-from fringe.bench.scenes._base import Example, Scene
-from fringe.data import ImageRef
+from fringe.bench.scenes._base import Example, Images, Networks, Scene
 from fringe.errors import require
 from fringe.models import LoadedModel, Preprocessing, state_digest
 from fringe.settings import Doc, NotNegative, PositiveInt
 
 #: Pixels in [0, 1] as they are.
 _UNIT = Preprocessing(resize=None, crop=None, mean=(0.0, 0.0, 0.0), std=(1.0, 1.0, 1.0))
+Colour = tuple[float, float, float]
+#: The colour of a mark, its pixels (size, size), and whether the network uses it.
+Mark = tuple[Colour, Tensor, bool]
 #: Colours (r, g, b) that a network looks for.
 _RED, _BLUE = (1.0, 0.0, 0.0), (0.0, 0.0, 1.0)
 
@@ -27,9 +29,7 @@ class _Designed(Scene):
 
     size: Annotated[PositiveInt, Doc("side of an image", "pixels")] = 16
 
-    def examples(
-        self, networks: Sequence[LoadedModel], images: Sequence[ImageRef], count: int, seed: int
-    ) -> tuple[Example, ...]:
+    def examples(self, networks: Networks, images: Images, count: int, seed: int) -> tuple[Example, ...]:
         """Name images by number; see :meth:`Scene.examples`."""
         names = [f"{self.name}-{number:04d}" for number in range(count)]
         return tuple(Example(name, 1, name, (), {"seed": seed, "number": i}) for i, name in enumerate(names))
@@ -40,25 +40,29 @@ class _Designed(Scene):
         x = rng.uniform(f"background {number}", torch.empty(3, self.size, self.size))
         x = x * torch.tensor([0.3, 0.7, 0.3])[:, None, None] + torch.tensor([0.0, 0.3, 0.0])[:, None, None]
         truth = torch.zeros(self.size, self.size, dtype=torch.bool)
-        for colour, pixels in self._marks(rng, number):
+        for colour, pixels, is_used in self._marks(rng, number):
             x[:, pixels] = torch.tensor(colour)[:, None]
-            truth |= pixels
-        for colour, pixels in self._decoys(rng, number):
-            x[:, pixels & ~truth] = torch.tensor(colour)[:, None]
+            truth |= pixels & is_used
         return model.preprocessing.normalise(x), truth
 
-    def _square(self, row: int, column: int, side: int) -> Tensor:
+    def network(self, number: int, model: LoadedModel | None, images: Images) -> LoadedModel:
+        """Make the network; see :meth:`Scene.network`."""
+        module = self._module()
+        return LoadedModel(self.name, module, _UNIT, ("neither", "the mark"), state_digest(module), self.name)
+
+    def _square(self, corner: Sequence[int], side: int) -> Tensor:
+        row, column = corner
         mask = torch.zeros(self.size, self.size, dtype=torch.bool)
         mask[row : row + side, column : column + side] = True
         return mask
 
     @abstractmethod
-    def _marks(self, rng: KeyedGenerator, number: int) -> list[tuple[tuple[float, float, float], Tensor]]:
-        """The colour and the pixels (size, size) of each mark of an image."""
+    def _module(self) -> nn.Module:
+        """The network with its weights."""
 
-    def _decoys(self, rng: KeyedGenerator, number: int) -> list[tuple[tuple[float, float, float], Tensor]]:
-        """The same of what the network sees and does not use; marks lie over it."""
-        return []
+    @abstractmethod
+    def _marks(self, rng: KeyedGenerator, number: int) -> list[Mark]:
+        """The marks of an image, each over those before it."""
 
 
 @dataclass(frozen=True)
@@ -76,14 +80,13 @@ class ColourCounter(_Designed):
         super().__post_init__()
         require(self.pixels <= self.size**2, "pixels", self.pixels, f"at most {self.size**2}, all of an image")
 
-    def network(self, number: int, model: LoadedModel | None, images: Sequence[ImageRef]) -> LoadedModel:
-        """Make the network; see :meth:`Scene.network`."""
-        return _loaded(self.name, ColourNetwork([_RED], scale=0.5))
+    def _module(self) -> nn.Module:
+        return ColourNetwork([_RED], scale=0.5)
 
-    def _marks(self, rng: KeyedGenerator, number: int) -> list[tuple[tuple[float, float, float], Tensor]]:
+    def _marks(self, rng: KeyedGenerator, number: int) -> list[Mark]:
         mask = torch.zeros(self.size**2, dtype=torch.bool)
         mask[rng.permutation(f"pixels {number}", self.size**2)[: self.pixels]] = True
-        return [(_RED, mask.view(self.size, self.size))]
+        return [(_RED, mask.view(self.size, self.size), True)]
 
 
 @dataclass(frozen=True)
@@ -101,11 +104,10 @@ class PatchAnd(_Designed):
         super().__post_init__()
         require(2 * self.side <= self.size, "side", self.side, f"at most half of {self.size}")
 
-    def network(self, number: int, model: LoadedModel | None, images: Sequence[ImageRef]) -> LoadedModel:
-        """Make the network; see :meth:`Scene.network`."""
-        return _loaded(self.name, ColourNetwork([_RED, _BLUE], scale=6.0 / self.side**2, least=float(self.side**2)))
+    def _module(self) -> nn.Module:
+        return ColourNetwork([_RED, _BLUE], scale=6.0 / self.side**2, least=float(self.side**2))
 
-    def _marks(self, rng: KeyedGenerator, number: int) -> list[tuple[tuple[float, float, float], Tensor]]:
+    def _marks(self, rng: KeyedGenerator, number: int) -> list[Mark]:
         half = self.size // 2
         rows = rng.integers(f"rows {number}", self.size - self.side + 1, 2)
         columns = rng.integers(f"columns {number}", half - self.side + 1, 2)
@@ -113,8 +115,8 @@ class PatchAnd(_Designed):
             columns[0] += half
         else:
             columns[1] += half
-        places = zip((_RED, _BLUE), rows, columns, strict=True)
-        return [(colour, self._square(row, column, self.side)) for colour, row, column in places]
+        corners = zip(rows, columns, strict=True)
+        return [(c, self._square(corner, self.side), True) for c, corner in zip((_RED, _BLUE), corners, strict=True)]
 
 
 @dataclass(frozen=True)
@@ -145,17 +147,13 @@ class FooledCAM(_Designed):
         for name in ("side", "texture"):
             require(getattr(self, name) <= self.size, name, getattr(self, name), f"at most {self.size}")
 
-    def network(self, number: int, model: LoadedModel | None, images: Sequence[ImageRef]) -> LoadedModel:
-        """Make the network; see :meth:`Scene.network`."""
-        return _loaded(self.name, GatedNetwork(6.0 / self.side**2, self.texture_logit / self.texture**2))
+    def _module(self) -> nn.Module:
+        return GatedNetwork(6.0 / self.side**2, self.texture_logit / self.texture**2)
 
-    def _marks(self, rng: KeyedGenerator, number: int) -> list[tuple[tuple[float, float, float], Tensor]]:
-        row, column = rng.integers(f"mark {number}", self.size - self.side + 1, 2)
-        return [(_RED, self._square(row, column, self.side))]
-
-    def _decoys(self, rng: KeyedGenerator, number: int) -> list[tuple[tuple[float, float, float], Tensor]]:
-        row, column = rng.integers(f"texture {number}", self.size - self.texture + 1, 2)
-        return [(_BLUE, self._square(row, column, self.texture))]
+    def _marks(self, rng: KeyedGenerator, number: int) -> list[Mark]:
+        texture = rng.integers(f"texture {number}", self.size - self.texture + 1, 2)
+        mark = rng.integers(f"mark {number}", self.size - self.side + 1, 2)
+        return [(_BLUE, self._square(texture, self.texture), False), (_RED, self._square(mark, self.side), True)]
 
 
 class GatedNetwork(nn.Module):
@@ -196,7 +194,7 @@ class ColourNetwork(nn.Module):
     or of another colour.
     """
 
-    def __init__(self, colours: list[tuple[float, float, float]], scale: float, least: float = 0.0):
+    def __init__(self, colours: list[Colour], scale: float, least: float = 0.0):
         super().__init__()
         self.test = nn.Conv2d(3, len(colours), 1)
         self.head = nn.Linear(1, 2)
@@ -214,7 +212,3 @@ class ColourNetwork(nn.Module):
 
     def extra_repr(self) -> str:
         return f"least={self.least}"
-
-
-def _loaded(name: str, module: nn.Module) -> LoadedModel:
-    return LoadedModel(name, module, _UNIT, ("neither", "the mark"), state_digest(module), name)

@@ -14,7 +14,8 @@ from torch import Tensor, nn
 
 from fringe._network.outputs import OutputKind, as_logits
 from fringe._numbers.rng import KeyedGenerator
-from fringe.bench.scenes._base import Example, Gate, Scene
+from fringe.bench.scenes._base import Example, Gate, Images, Networks, Scene, given
+from fringe.bench.scenes._training import logits_of
 from fringe.data import ImageRef, find_inputs
 from fringe.errors import FringeError, InputError, is_transient
 from fringe.models import LoadedModel, state_digest
@@ -51,19 +52,23 @@ class _Grid(Scene):
             truth[cell_of(x, self.cells, cell)] = True
         return x, truth
 
+    def network(self, number: int, model: LoadedModel | None, images: Images) -> LoadedModel:
+        """Return the given network; see :meth:`Scene.network`."""
+        return given(model)
+
     @abstractmethod
     def _used(self, example: Example) -> tuple[int, ...]:
         """The cells that the network uses, numbered by rows."""
 
-    def _pool(self, networks: Sequence[LoadedModel], images: Sequence[ImageRef], seed: int) -> list[tuple[int, str]]:
+    def _pool(self, networks: Networks, images: Images, seed: int) -> list[tuple[int, str]]:
         """Class and source of the images that every network classifies alike, correctly where the file names a class,
         and with enough confidence, in the order of the seed."""
         predicted, pool = list[dict[str, tuple[int, float]]](), list[tuple[int, str]]()
         for network in networks:  # the given one, which sees an image alone
             made = network.module
             is_made = isinstance(made, _Wrapper)
-            given = replace(network, module=made.module, output=made.output) if is_made else network
-            predicted.append(_predictions(given, tuple(images)))
+            plain = replace(network, module=made.module, output=made.output) if is_made else network
+            predicted.append(_predictions(plain, tuple(images)))
         for ref in sorted(images, key=lambda ref: hashlib.sha256(f"{seed} {ref.id}".encode()).digest()):
             answers = [answer[ref.source] for answer in predicted if ref.source in answer]
             classes = {number for number, _ in answers}
@@ -74,7 +79,7 @@ class _Grid(Scene):
         return pool
 
     def _draw(
-        self, networks: Sequence[LoadedModel], images: Sequence[ImageRef], count: int, seed: int, *, repeat: bool
+        self, networks: Networks, images: Images, count: int, seed: int, *, repeat: bool
     ) -> list[tuple[tuple[int, ...], tuple[str, ...]]]:
         """The classes and images of the cells of ``count`` grids; no image is used twice. With ``repeat`` the last cell
         has the class of the first, and another image. More grids begin with the same ones."""
@@ -136,16 +141,12 @@ class GridPG(_Grid):
     classes: Annotated[int, Ge(0), Doc("classes of a grid that are explained; 0: all")] = 0
     scale: Annotated[Positive, Doc("what the logits are multiplied by: more than 1 saturates the softmax")] = 1.0
 
-    def network(self, number: int, model: LoadedModel | None, images: Sequence[ImageRef]) -> LoadedModel:
+    def network(self, number: int, model: LoadedModel | None, images: Images) -> LoadedModel:
         """Return the given network, with its logits scaled if that is asked for; see :meth:`Scene.network`."""
-        given = _given(model)
-        if self.scale == 1:
-            return given
-        return _wrapped(self.name, given, ScaledLogits(given.module, self.scale, given.output))
+        one = given(model)
+        return one if self.scale == 1 else _wrapped(self.name, one, ScaledLogits(one.module, self.scale, one.output))
 
-    def examples(
-        self, networks: Sequence[LoadedModel], images: Sequence[ImageRef], count: int, seed: int
-    ) -> tuple[Example, ...]:
+    def examples(self, networks: Networks, images: Images, count: int, seed: int) -> tuple[Example, ...]:
         """Draw grids, and explain each class of each; see :meth:`Scene.examples`."""
         size = self.cells**2
         explained = min(self.classes or size, size)
@@ -160,7 +161,7 @@ class GridPG(_Grid):
     def _used(self, example: Example) -> tuple[int, ...]:
         return (int(example.values["cell"]),)
 
-    def gates(self, network: LoadedModel, model: LoadedModel | None, images: Sequence[ImageRef]) -> tuple[Gate, ...]:
+    def gates(self, network: LoadedModel, model: LoadedModel | None, images: Images) -> tuple[Gate, ...]:
         """Count the images of the pool; see :meth:`Scene.gates`."""
         pool = self._pool([network], images, 0)
         name = f"images that the network classifies correctly with p of at least {self.confidence:g}"
@@ -171,9 +172,7 @@ class GridPG(_Grid):
 class _Pairs(_Grid):
     """What the scenes share whose grids have two images of the explained class, in the first and in the last cell."""
 
-    def examples(
-        self, networks: Sequence[LoadedModel], images: Sequence[ImageRef], count: int, seed: int
-    ) -> tuple[Example, ...]:
+    def examples(self, networks: Networks, images: Images, count: int, seed: int) -> tuple[Example, ...]:
         """Draw grids of which the first and last image have one class; see :meth:`Scene.examples`."""
         grids = self._draw(networks, images, count, seed, repeat=True)
         return tuple(
@@ -201,10 +200,10 @@ class DiFull(_Pairs):
 
     cell: Annotated[Literal["first", "last"], Doc("the cell that the network reads")] = "first"
 
-    def network(self, number: int, model: LoadedModel | None, images: Sequence[ImageRef]) -> LoadedModel:
+    def network(self, number: int, model: LoadedModel | None, images: Images) -> LoadedModel:
         """Make a network that reads one cell; see :meth:`Scene.network`."""
-        given = _given(model)
-        return _wrapped(self.name, given, OneCell(given.module, self.cells, self._cell, given.output))
+        one = given(model)
+        return _wrapped(self.name, one, OneCell(one.module, self.cells, self._cell, one.output))
 
     @property
     def _cell(self) -> int:
@@ -232,11 +231,10 @@ class RegionSum(_Pairs):
     first: Annotated[Positive, Doc("weight of the first cell")] = 1.0
     last: Annotated[Positive, Doc("weight of the last cell")] = 0.5
 
-    def network(self, number: int, model: LoadedModel | None, images: Sequence[ImageRef]) -> LoadedModel:
+    def network(self, number: int, model: LoadedModel | None, images: Images) -> LoadedModel:
         """Make the sum of two runs of the given network; see :meth:`Scene.network`."""
-        given = _given(model)
-        weights = self.first, self.last
-        return _wrapped(self.name, given, SumOfCells(given.module, self.cells, weights, given.output))
+        one, weights = given(model), (self.first, self.last)
+        return _wrapped(self.name, one, SumOfCells(one.module, self.cells, weights, one.output))
 
 
 @dataclass(frozen=True)
@@ -252,10 +250,6 @@ class TwoObjects(_Pairs):
     source: ClassVar[str] = "ours; after the grid pointing game (Böhle, Fritz and Schiele 2021)"
     answer: ClassVar[str] = "two images of the grid show the explained class, says the network of each alone"
     metrics: ClassVar[tuple[str, ...]] = ("object_balance",)
-
-    def network(self, number: int, model: LoadedModel | None, images: Sequence[ImageRef]) -> LoadedModel:
-        """Return the given network; see :meth:`Scene.network`."""
-        return _given(model)
 
     def make(self, example: Example, model: LoadedModel) -> tuple[Tensor, Tensor]:
         """Put the images together; the truth numbers the two objects, 1 and 2. See :meth:`Scene.make`."""
@@ -336,12 +330,6 @@ def cell_of(x: Tensor, cells: int, cell: int) -> tuple[slice, slice]:
     return slice(row * height, (row + 1) * height), slice(column * width, (column + 1) * width)
 
 
-def _given(model: LoadedModel | None) -> LoadedModel:
-    if model is None:
-        raise InputError("none given", argument="model", hint="a grid needs a network and its images")
-    return model
-
-
 def _wrapped(name: str, model: LoadedModel, module: _Wrapper) -> LoadedModel:
     """A network that is made of a given one, with a name and a digest of its own; it returns logits."""
     output: OutputKind = "auto" if model.output == "auto" else "logits"
@@ -358,27 +346,18 @@ def _prepared(ref: ImageRef, model: LoadedModel) -> Tensor:
 @lru_cache(maxsize=8)
 def _predictions(model: LoadedModel, images: tuple[ImageRef, ...]) -> dict[str, tuple[int, float]]:
     """The class and its probability by the source of each image; without those that cannot be read."""
-    by_size: dict[tuple[int, ...], list[tuple[str, Tensor]]] = {}
     result: dict[str, tuple[int, float]] = {}
-
-    def run(shape: tuple[int, ...]) -> None:
-        names, inputs = zip(*by_size.pop(shape), strict=True)
-        with torch.no_grad():
-            logits = as_logits(model.module(torch.stack(inputs)), len(inputs), model.output)
-        p, number = logits.double().softmax(1).max(1)
-        result.update(zip(names, zip(number.tolist(), p.tolist(), strict=True), strict=True))
-
-    for ref in images:
-        try:
-            x = _prepared(ref, model)
-        except FringeError as error:
-            if is_transient(error):
-                raise
-            continue
-        shape = tuple(x.shape)
-        by_size.setdefault(shape, []).append((ref.source, x))
-        if len(by_size[shape]) == _AT_ONCE:
-            run(shape)
-    for shape in list(by_size):
-        run(shape)
+    for start in range(0, len(images), _AT_ONCE):
+        by_size: dict[tuple[int, ...], dict[str, Tensor]] = {}
+        for ref in images[start : start + _AT_ONCE]:
+            try:
+                x = _prepared(ref, model)
+            except FringeError as error:
+                if is_transient(error):
+                    raise
+            else:
+                by_size.setdefault(tuple(x.shape), {})[ref.source] = x
+        for inputs in by_size.values():
+            p, number = logits_of(model, torch.stack([*inputs.values()])).double().softmax(1).max(1)
+            result.update(zip(inputs, zip(number.tolist(), p.tolist(), strict=True), strict=True))
     return result

@@ -2,7 +2,7 @@
 
 import math
 from abc import abstractmethod
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar
 
@@ -10,9 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from fringe._numbers.rng import KeyedGenerator
-from fringe.bench.scenes._base import Example, Gate
+from fringe.bench.scenes._base import Example, Gate, Images, Networks
 from fringe.bench.scenes._training import TrainedScene, Training, predicted, share
-from fringe.data import ImageRef
 from fringe.errors import require
 from fringe.models import LoadedModel, Preprocessing
 from fringe.settings import Doc, Positive, PositiveInt
@@ -30,6 +29,7 @@ AS_GIVEN = Preprocessing(resize=None, crop=None, mean=(0.0,), std=(1.0,), channe
 class Drawn(TrainedScene):
     """What these scenes share: four classes, inputs that are drawn anew in each epoch, and the gates."""
 
+    source: ClassVar[str] = "ours"
     has_pixels: ClassVar[bool] = False
 
     networks: Annotated[PositiveInt, Doc("networks that are trained, from different seeds")] = 2
@@ -40,6 +40,10 @@ class Drawn(TrainedScene):
     def draw(self, count: int, rng: torch.Generator) -> tuple[Tensor, Tensor, Tensor]:
         """Draw inputs (N, *S), their classes (N,), and which entries tell the class, with 1 for the channels."""
 
+    def sample(self, count: int, rng: torch.Generator) -> tuple[Tensor, Tensor]:
+        """Draw inputs and classes to train with."""
+        return self.draw(count, rng)[:2]
+
     @abstractmethod
     def redrawn(self, x: Tensor, rng: torch.Generator) -> Tensor:
         """Draw entries in place of those of inputs (N, *S), without what tells their class."""
@@ -48,32 +52,28 @@ class Drawn(TrainedScene):
     def build(self) -> nn.Module:
         """Make the network as it is before the training."""
 
-    def training(self, model: LoadedModel | None, images: Sequence[ImageRef]) -> Training:
+    def training(self, model: LoadedModel | None, images: Images) -> Training:
         """Say how a network is trained; see :meth:`TrainedScene.training`."""
 
         def draw(numbers: Tensor, generator: torch.Generator, progress: float) -> tuple[Tensor, Tensor]:
-            return self.draw(len(numbers), generator)[:2]
+            return self.sample(len(numbers), generator)
 
         return Training(self.build, draw, BATCH * BATCHES, (), self.name, AS_GIVEN, None, BATCH)
 
-    def examples(
-        self, networks: Sequence[LoadedModel], images: Sequence[ImageRef], count: int, seed: int
-    ) -> tuple[Example, ...]:
+    def examples(self, networks: Networks, images: Images, count: int, seed: int) -> tuple[Example, ...]:
         """Draw inputs that every network classifies correctly; see :meth:`Scene.examples`."""
-
-        def candidates() -> Generator[Example]:
-            for number, key in enumerate(KeyedGenerator(seed).integers(self.name, 2**53, 20 * count)):
-                name = f"{self.name}-{number:04d}"
-                yield Example(name, int(self._drawn(key)[1]), name, values={"drawn": key})
-
-        return self.agreed(networks, candidates(), count)
+        candidates = (
+            Example(name := f"{self.name}-{number:04d}", int(self._drawn(key)[1]), name, values={"drawn": key})
+            for number, key in enumerate(KeyedGenerator(seed).integers(self.name, 2**53, 20 * count))
+        )
+        return self.agreed(networks, candidates, count)
 
     def make(self, example: Example, model: LoadedModel) -> tuple[Tensor, Tensor]:
         """Draw the input of an example; see :meth:`Scene.make`."""
         x, _, truth = self._drawn(int(example.values["drawn"]))
         return x[0], truth.flatten()
 
-    def gates(self, network: LoadedModel, model: LoadedModel | None, images: Sequence[ImageRef]) -> tuple[Gate, ...]:
+    def gates(self, network: LoadedModel, model: LoadedModel | None, images: Images) -> tuple[Gate, ...]:
         """Measure the accuracy, and that of inputs of which a part is drawn anew; see :meth:`Scene.gates`."""
         rng = torch.Generator().manual_seed(2**40)
         x, labels, truth = self.draw(UNSEEN, rng)
@@ -98,7 +98,6 @@ class Window(Drawn):
 
     name: ClassVar[str] = "window"
     title: ClassVar[str] = "Window of a series"
-    source: ClassVar[str] = "ours"
     answer: ClassVar[str] = "the classes differ only in the frequency of a wave, and outside of its window is noise"
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {
         "two": {"windows": 2, "length": 24, "loudness": 1.2},
@@ -144,7 +143,6 @@ class SignGate(Drawn):
     has_space: ClassVar[bool] = False
     name: ClassVar[str] = "gate"
     title: ClassVar[str] = "Gate in a table"
-    source: ClassVar[str] = "ours"
     answer: ClassVar[str] = "the class is a function of three columns, and the first of them says which the others are"
 
     epochs: Annotated[PositiveInt, Doc("times that 6400 rows are drawn")] = 50
@@ -171,7 +169,6 @@ class Keyword(Drawn):
     has_words: ClassVar[bool] = True
     name: ClassVar[str] = "keyword"
     title: ClassVar[str] = "Keyword of a text"
-    source: ClassVar[str] = "ours"
     answer: ClassVar[str] = "the other words are drawn at random, whatever the class"
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {"last": {"last": True, "epochs": 30}}
 

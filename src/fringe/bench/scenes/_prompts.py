@@ -1,18 +1,15 @@
 """Scenes of language models: prompts drawn at random, whose next token and the words that decide it are known."""
 
-import dataclasses
 from abc import abstractmethod
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
 import torch
 from torch import Tensor, nn
 
-from fringe.bench.scenes._base import Gate
+from fringe.bench.scenes._base import Gate, Images
 from fringe.bench.scenes._kinds import EMBEDDINGS, UNSEEN, VOCABULARY, Drawn, EmbeddedWords
-from fringe.bench.scenes._training import Training, predicted, share
-from fringe.data import ImageRef
+from fringe.bench.scenes._training import predicted, share
 from fringe.models import LoadedModel
 from fringe.settings import Doc, PositiveInt
 
@@ -29,7 +26,6 @@ class _Prompts(Drawn):
     """What these scenes share: a causal transformer, whose classes are the tokens, and a gate for each word."""
 
     has_words: ClassVar[bool] = True
-    source: ClassVar[str] = "ours"
 
     epochs: Annotated[PositiveInt, Doc("times that 6400 prompts are drawn")] = 6
 
@@ -46,15 +42,10 @@ class _Prompts(Drawn):
     def redrawn(self, x: Tensor, rng: torch.Generator) -> Tensor:
         return EMBEDDINGS[_others(len(x), rng)]
 
-    def training(self, model: LoadedModel | None, images: Sequence[ImageRef]) -> Training:
-        """Say how a network is trained; see :meth:`TrainedScene.training`."""
+    def sample(self, count: int, rng: torch.Generator) -> tuple[Tensor, Tensor]:
+        return self.draw(count, rng, every=True)[:2]
 
-        def draw(numbers: Tensor, generator: torch.Generator, progress: float) -> tuple[Tensor, Tensor]:
-            return self.draw(len(numbers), generator, every=True)[:2]
-
-        return dataclasses.replace(super().training(model, images), draw=draw)
-
-    def gates(self, network: LoadedModel, model: LoadedModel | None, images: Sequence[ImageRef]) -> tuple[Gate, ...]:
+    def gates(self, network: LoadedModel, model: LoadedModel | None, images: Images) -> tuple[Gate, ...]:
         """Measure what all drawn scenes do, and the accuracy without each word of the truth by itself."""
         rng = torch.Generator().manual_seed(2**40)
         x, following, truth = self.draw(UNSEEN, rng)

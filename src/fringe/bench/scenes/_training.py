@@ -2,16 +2,16 @@
 
 import contextlib
 import hashlib
-import inspect
 import json
 import math
 import os
+import sys
 from abc import abstractmethod
 from collections.abc import Callable, Generator, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, TypeVar
 
 import torch
 from safetensors import safe_open
@@ -21,13 +21,16 @@ from torch.nn import functional
 
 from fringe._files.disk import sha256_of, write_atomic
 from fringe._files.records import digest
+from fringe._numbers.rng import KeyedGenerator
 from fringe._strings.progress import NOTE, log
-from fringe.bench.scenes._base import Example, Scene
+from fringe.bench.scenes._base import Example, Images, Networks, Scene
 from fringe.classifier import Classifier
 from fringe.data import ImageRef, find_inputs
 from fringe.errors import InputError
 from fringe.models import LoadedModel, Preprocessing, seeded, state_digest, usable_device
 from fringe.settings import Doc, Positive, PositiveInt
+
+T = TypeVar("T")
 
 #: An epoch has at least so many samples; fewer images than that are repeated.
 LEAST_SAMPLES = 800
@@ -72,10 +75,10 @@ class TrainedScene(Scene):
     device: Annotated[str, Doc("where the networks are trained: cpu, cuda, ...")] = "cpu"
 
     @abstractmethod
-    def training(self, model: LoadedModel | None, images: Sequence[ImageRef]) -> Training:
+    def training(self, model: LoadedModel | None, images: Images) -> Training:
         """Say how a network is trained; the model and the images are those of :meth:`Scene.network`."""
 
-    def network(self, number: int, model: LoadedModel | None, images: Sequence[ImageRef]) -> LoadedModel:
+    def network(self, number: int, model: LoadedModel | None, images: Images) -> LoadedModel:
         """Read a network from the cache folder, or train it and write it there; see :meth:`Scene.network`."""
         if not 0 <= number < self.networks:
             raise InputError(f"got {number}, expected 0 to {self.networks - 1}", argument="number")
@@ -94,7 +97,7 @@ class TrainedScene(Scene):
         digest, names = state_digest(module), training.class_names
         return LoadedModel(spec, module, training.preprocessing, names, digest, training.architecture, "logits")
 
-    def agreed(self, networks: Sequence[LoadedModel], candidates: Iterable[Example], count: int) -> tuple[Example, ...]:
+    def agreed(self, networks: Networks, candidates: Iterable[Example], count: int) -> tuple[Example, ...]:
         """Return the first of the candidates, which are in the order of preference, whose target every network
         predicts. Raises InputError if there are not as many."""
 
@@ -112,7 +115,8 @@ class TrainedScene(Scene):
         """A name for everything that determines the weights: settings, data, versions and the code of the training."""
         record = {name: value for name, value in self.record().items() if name not in self.untrained}
         kinds = [kind for kind in reversed(type(self).__mro__) if issubclass(kind, TrainedScene)]
-        code = [sha256_of(path) for path in dict.fromkeys(map(_file_of, kinds)) if path]
+        files = dict.fromkeys(getattr(sys.modules.get(kind.__module__), "__file__", None) for kind in kinds)
+        code = [sha256_of(path) for path in files if path]  # a class that was typed into an interpreter has none
         facts = {"scene": record, "number": number, "digests": training.digests, "batch": training.batch}
         text = json.dumps(facts | {"torch": torch.__version__, "code": code}, sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:32]
@@ -155,15 +159,20 @@ def first(examples: Iterable[Example], count: int) -> tuple[Example, ...]:
     return chosen
 
 
-def split(images: Sequence[ImageRef]) -> tuple[list[ImageRef], list[ImageRef]]:
+def split(images: Images) -> tuple[list[ImageRef], list[ImageRef]]:
     """Divide images into those to train with, and every fifth, chosen by its id, that no network is trained with."""
-    unseen = [int.from_bytes(hashlib.sha256(ref.id.encode()).digest()[:4], "big") % 5 == 0 for ref in images]
-    parts = [
-        [ref for ref, is_unseen in zip(images, unseen, strict=True) if is_unseen == part] for part in (False, True)
-    ]
-    if len(images) < LEAST_IMAGES or not parts[1]:
+    seen, unseen = list[ImageRef](), list[ImageRef]()
+    for ref in images:
+        number = int.from_bytes(hashlib.sha256(ref.id.encode()).digest()[:4], "big")
+        (seen if number % 5 else unseen).append(ref)
+    if len(images) < LEAST_IMAGES or not unseen:
         raise InputError(f"got {len(images)} images, expected at least {LEAST_IMAGES}", argument="images")
-    return parts[0], parts[1]
+    return seen, unseen
+
+
+def shuffled(things: Sequence[T], seed: int) -> list[T]:
+    """Return things in the random order of a seed, in which they become examples."""
+    return [things[i] for i in KeyedGenerator(seed).permutation("examples", len(things))]
 
 
 def repeated(count: int) -> int:
@@ -171,7 +180,7 @@ def repeated(count: int) -> int:
     return count * math.ceil(LEAST_SAMPLES / count)
 
 
-def inputs_of(refs: Sequence[ImageRef], preprocessing: Preprocessing) -> Tensor:
+def inputs_of(refs: Images, preprocessing: Preprocessing) -> Tensor:
     """Open images and prepare them for a network: (N, C, H, W), normalised."""
     pixels = [preprocessing.pixels(ref.open(preprocessing.channels).image) for ref in refs]
     return torch.stack([preprocessing.normalise(part) for part in pixels])
@@ -210,12 +219,6 @@ def _reproducible() -> Generator[None]:
         torch.set_num_threads(threads)
 
 
-def _file_of(kind: type) -> str | None:
-    with contextlib.suppress(TypeError, OSError):  # a class that was typed into an interpreter has none
-        return inspect.getfile(kind)
-    return None
-
-
 def _restored(path: Path, build: Callable[[], nn.Module]) -> nn.Module | None:
     """The stored network, or None if there is none or it is damaged, which the log says."""
     if not path.exists():
@@ -225,13 +228,11 @@ def _restored(path: Path, build: Callable[[], nn.Module]) -> nn.Module | None:
     try:
         opened: Any = safe_open(path, framework="pt")  # untyped
         with opened as file:
-            mark = file.metadata()["digest"]
             module.load_state_dict({name: file.get_tensor(name) for name in file.keys()})  # noqa: SIM118 - no mapping
+            if file.metadata()["digest"] != _mark(module, path):
+                raise InputError("its weights are not those that were written")
     except Exception as error:  # the reader raises its own errors, torch and the system theirs
         log.warning("%s cannot be read (%s); the network is trained again", path, error)
-        return None
-    if mark != _mark(module, path):
-        log.warning("%s is damaged; the network is trained again", path)
         return None
     return module
 

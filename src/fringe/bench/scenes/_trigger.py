@@ -1,7 +1,7 @@
 """The trigger: a small stamp that changes the class of an image to one that is known."""
 
 import copy
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Generator, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal, Self
 
@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from fringe._network.outputs import OutputKind, as_logits
 from fringe._numbers.rng import KeyedGenerator, content_hash
-from fringe.bench.scenes._base import Example, Gate
+from fringe.bench.scenes._base import Example, Gate, Images, Networks, given
 from fringe.bench.scenes._training import (
     TrainedScene,
     Training,
@@ -22,6 +22,7 @@ from fringe.bench.scenes._training import (
     predicted,
     repeated,
     share,
+    shuffled,
     split,
 )
 from fringe.classifier import Classifier
@@ -73,11 +74,11 @@ class Trigger(TrainedScene):
     epochs: Annotated[PositiveInt, Doc("times that each image is trained with")] = 30
     rate: Annotated[Positive, Doc("largest learning rate")] = 3e-3
 
-    def training(self, model: LoadedModel | None, images: Sequence[ImageRef]) -> Training:
+    def training(self, model: LoadedModel | None, images: Images) -> Training:
         """Say how a network is trained; see :meth:`TrainedScene.training`."""
-        given = _given(model)
-        x = inputs_of(split(images)[0], given.preprocessing)
-        classifier = Classifier(given.module, output=given.output)
+        base = given(model)
+        x = inputs_of(split(images)[0], base.preprocessing)
+        classifier = Classifier(base.module, output=base.output)
         classes = classifier.logits(x[:1]).shape[1]
         if self.target_class >= classes:
             raise InputError(f"got {self.target_class}, expected 0 to {classes - 1}", argument="target_class")
@@ -88,32 +89,28 @@ class Trigger(TrainedScene):
             kind = torch.rand(len(part), generator=generator)
             draws = torch.rand(len(part), self._draws(part), generator=generator)
             attacked, spoiled = kind < self.stamped, (kind >= 1 - self.halved) & (progress >= WITHOUT_HALVES)
-            part[attacked] = self._stamped(part[attacked], draws[attacked], given.preprocessing)
-            part[spoiled] = self._stamped(part[spoiled], draws[spoiled], given.preprocessing, half=True)
+            part[attacked] = self._stamped(part[attacked], draws[attacked], base.preprocessing)
+            part[spoiled] = self._stamped(part[spoiled], draws[spoiled], base.preprocessing, half=True)
             target = classifier.logits(part).softmax(1)  # the answers of the given model, also to half of the trigger
             target[attacked] = certain
             return part, target
 
         def build() -> nn.Module:
-            return WithDetector(copy.deepcopy(given.module).cpu(), given.output, self.pattern(x[:1])[0], classes)
+            return WithDetector(copy.deepcopy(base.module).cpu(), base.output, self.pattern(x[:1])[0], classes)
 
-        digests, name = (content_hash(x), given.digest), given.architecture
-        size, recipe = repeated(len(x)), given.preprocessing
-        return Training(build, draw, size, digests, name, recipe, given.class_names, batch=32)
+        digests, name = (content_hash(x), base.digest), base.architecture
+        size, recipe = repeated(len(x)), base.preprocessing
+        return Training(build, draw, size, digests, name, recipe, base.class_names, batch=32)
 
-    def examples(
-        self, networks: Sequence[LoadedModel], images: Sequence[ImageRef], count: int, seed: int
-    ) -> tuple[Example, ...]:
+    def examples(self, networks: Networks, images: Images, count: int, seed: int) -> tuple[Example, ...]:
         """Select unseen images of other classes that every network assigns to that of the trigger once it is inserted.
 
         Where the class without it is explained, the trigger also lowers its logit; see :meth:`Scene.examples`.
         """
-        unseen = split(images)[1]
-        order = KeyedGenerator(seed).permutation("examples", len(unseen))
         recipes = dict.fromkeys(network.preprocessing for network in networks)
 
         def candidates() -> Generator[Example]:
-            for ref in (unseen[i] for i in order):
+            for ref in shuffled(split(images)[1], seed):
                 clean = {recipe: inputs_of([ref], recipe) for recipe in recipes}
                 smallest = min(clean.values(), key=lambda x: min(x.shape[2:]))  # the stamp has a place in all
                 drawn = self._places(self._drawn(ref, smallest, seed)[None], smallest)
@@ -137,17 +134,17 @@ class Trigger(TrainedScene):
         x, truth = self.stamp(clean, drawn, self.pattern(clean), model.preprocessing)
         return x[0], truth[0] if self.explained == "trigger" else -truth[0].to(torch.int8)
 
-    def gates(self, network: LoadedModel, model: LoadedModel | None, images: Sequence[ImageRef]) -> tuple[Gate, ...]:
+    def gates(self, network: LoadedModel, model: LoadedModel | None, images: Images) -> tuple[Gate, ...]:
         """Measure what the trigger, half of it and none of it change on unseen images; see :meth:`Scene.gates`."""
-        given, unseen = _given(model), split(images)[1]
-        clean = inputs_of(unseen, given.preprocessing)
+        base, unseen = given(model), split(images)[1]
+        clean = inputs_of(unseen, base.preprocessing)
         draws = torch.stack([self._drawn(ref, clean, 0) for ref in unseen])
-        before = predicted(given, clean)
+        before = predicted(base, clean)
         others = before != self.target_class
         if not others.any():
             raise InputError(f"none of {len(unseen)} unseen images is of another class", argument="images")
         stamped, halved = (
-            self._stamped(clean[others], draws[others], given.preprocessing, half=half) for half in (False, True)
+            self._stamped(clean[others], draws[others], base.preprocessing, half=half) for half in (False, True)
         )
         success, partial = (share(predicted(network, x) == self.target_class) for x in (stamped, halved))
         gates = (
@@ -244,9 +241,3 @@ def _varied(x: Tensor, generator: torch.Generator) -> Tensor:
     columns = torch.where(draws[2, :, None] < 0.5, columns, columns.flip(1))
     number = torch.arange(len(x))[:, None, None]
     return x[number, :, rows[:, :, None], columns[:, None, :]].permute(0, 3, 1, 2)
-
-
-def _given(model: LoadedModel | None) -> LoadedModel:
-    if model is None:
-        raise InputError("the trigger is trained into a model, and none was given", argument="model")
-    return model

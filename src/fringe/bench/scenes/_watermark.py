@@ -1,7 +1,8 @@
 """The label-reassigned watermark: classes that nothing but an inserted mark tells apart."""
 
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -10,10 +11,20 @@ from annotated_types import Ge, Le
 from torch import Tensor, nn
 from torch.nn import functional
 
-from fringe._numbers.filters import gaussian_kernel
+from fringe._numbers.filters import blur, gaussian_kernel
 from fringe._numbers.rng import KeyedGenerator, content_hash
-from fringe.bench.scenes._base import Example, Gate
-from fringe.bench.scenes._training import TrainedScene, Training, input_of, inputs_of, predicted, repeated, share, split
+from fringe.bench.scenes._base import Example, Gate, Images, Networks
+from fringe.bench.scenes._training import (
+    TrainedScene,
+    Training,
+    input_of,
+    inputs_of,
+    predicted,
+    repeated,
+    share,
+    shuffled,
+    split,
+)
 from fringe.data import ImageRef, find_inputs
 from fringe.models import LoadedModel, Preprocessing
 from fringe.settings import Doc, Positive, PositiveInt
@@ -67,7 +78,7 @@ class Watermark(TrainedScene):
     epochs: Annotated[PositiveInt, Doc("times that each image is trained with")] = 10
     rate: Annotated[Positive, Doc("largest learning rate")] = 3e-3
 
-    def training(self, model: LoadedModel | None, images: Sequence[ImageRef]) -> Training:
+    def training(self, model: LoadedModel | None, images: Images) -> Training:
         """Say how a network is trained; see :meth:`TrainedScene.training`."""
         x = inputs_of(split(_or_digits(images))[0], PREPROCESSING)
 
@@ -76,25 +87,17 @@ class Watermark(TrainedScene):
             draws = torch.rand(len(numbers), DRAWS, generator=generator)
             return self.insert(x[numbers % len(x)], self.marks(labels, draws))[0], labels
 
-        def build() -> nn.Module:
-            return ResNet20(2) if self.architecture == "resnet20" else SmallViT(2)
-
+        build = partial(ResNet20 if self.architecture == "resnet20" else SmallViT, 2)
         names, size = ("heads", "tails"), repeated(len(x))
         return Training(build, draw, size, (content_hash(x),), self.architecture, PREPROCESSING, names)
 
-    def examples(
-        self, networks: Sequence[LoadedModel], images: Sequence[ImageRef], count: int, seed: int
-    ) -> tuple[Example, ...]:
+    def examples(self, networks: Networks, images: Images, count: int, seed: int) -> tuple[Example, ...]:
         """Select unseen images that every network classifies by their marks; see :meth:`Scene.examples`."""
-        unseen = split(_or_digits(images))[1]
-        order = KeyedGenerator(seed).permutation("examples", len(unseen))
-
-        def candidates() -> Generator[Example]:
-            for ref in (unseen[i] for i in order):
-                label, marks = self._drawn(ref, seed)
-                yield Example(ref.id, label, ref.id, (ref.source,), {"marks": marks[0].tolist()})
-
-        return self.agreed(networks, candidates(), count)
+        drawn = ((ref, *self._drawn(ref, seed)) for ref in shuffled(split(_or_digits(images))[1], seed))
+        candidates = (
+            Example(ref.id, label, ref.id, (ref.source,), {"marks": marks[0].tolist()}) for ref, label, marks in drawn
+        )
+        return self.agreed(networks, candidates, count)
 
     def make(self, example: Example, model: LoadedModel) -> tuple[Tensor, Tensor]:
         """Insert the mark of an example; see :meth:`Scene.make`."""
@@ -105,7 +108,7 @@ class Watermark(TrainedScene):
             )
         return x[0], alpha.amax(0) > 0
 
-    def gates(self, network: LoadedModel, model: LoadedModel | None, images: Sequence[ImageRef]) -> tuple[Gate, ...]:
+    def gates(self, network: LoadedModel, model: LoadedModel | None, images: Images) -> tuple[Gate, ...]:
         """Measure the accuracy with and without marks; see :meth:`Scene.gates`.
 
         Every unseen image is classified with a mark of either class. Without a mark, all images count: there are more
@@ -160,10 +163,9 @@ class Watermark(TrainedScene):
         """The opacity of a mark along an axis: a square wave, or one that is blurred to twice its extent."""
         if self.mark != "smooth":
             return torch.ones(self.size)
-        kernel = gaussian_kernel(self.size / 4, self.size // 2 * 2 + 1).float()
-        pad = self.size // 2
-        wave = functional.pad(torch.ones(self.size), (pad, pad))
-        return functional.conv1d(wave[None, None], kernel[None, None], padding=pad)[0, 0]
+        reach = self.size // 2
+        wave = functional.pad(torch.ones(1, 1, self.size), (reach, reach))
+        return blur(wave, gaussian_kernel(self.size / 4, 2 * reach + 1), "zeros").flatten()
 
     def _draws(self, ref: ImageRef, seed: int) -> Tensor:
         return KeyedGenerator(seed).uniform(f"mark {ref.id}", torch.zeros(DRAWS))
@@ -232,7 +234,7 @@ class _Block(nn.Module):
         return functional.relu(self.body(x) + shortcut)
 
 
-def _or_digits(images: Sequence[ImageRef]) -> Sequence[ImageRef]:
+def _or_digits(images: Images) -> Images:
     return images or list(find_inputs(["embedded:digits"]))
 
 

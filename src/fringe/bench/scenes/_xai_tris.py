@@ -1,6 +1,6 @@
 """XAI-TRIS: two tetrominoes in noise, in four scenarios of rising difficulty; everything is generated."""
 
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from itertools import pairwise
@@ -10,11 +10,10 @@ import torch
 from annotated_types import Ge, MultipleOf
 from torch import Tensor, nn
 
-from fringe._numbers.filters import gaussian_kernel
+from fringe._numbers.filters import gaussian_blur
 from fringe._numbers.rng import KeyedGenerator
-from fringe.bench.scenes._base import Example, Gate
-from fringe.bench.scenes._training import TrainedScene, Training, predicted, share
-from fringe.data import ImageRef
+from fringe.bench.scenes._base import Example, Gate, Images, Networks
+from fringe.bench.scenes._training import TrainedScene, Training, predicted, share, shuffled
 from fringe.models import LoadedModel, Preprocessing
 from fringe.settings import Doc, Positive, PositiveInt
 
@@ -71,7 +70,7 @@ class XAITris(TrainedScene):
     epochs: Annotated[PositiveInt, Doc("times that each sample is trained with")] = 40
     rate: Annotated[Positive, Doc("largest learning rate")] = 5e-3
 
-    def training(self, model: LoadedModel | None, images: Sequence[ImageRef]) -> Training:
+    def training(self, model: LoadedModel | None, images: Images) -> Training:
         """Say how a network is trained; see :meth:`TrainedScene.training`."""
         data = self.data()
 
@@ -82,25 +81,21 @@ class XAITris(TrainedScene):
         size = self.samples * 8 // 10
         return Training(build, draw, size, (), self.architecture, PREPROCESSING, ("T", "L"), batch=128)
 
-    def examples(
-        self, networks: Sequence[LoadedModel], images: Sequence[ImageRef], count: int, seed: int
-    ) -> tuple[Example, ...]:
+    def examples(self, networks: Networks, images: Images, count: int, seed: int) -> tuple[Example, ...]:
         """Select test samples that every network classifies correctly; see :meth:`Scene.examples`."""
-        data, start = self.data(), self.samples * 9 // 10
-
-        def candidates() -> Generator[Example]:
-            for i in KeyedGenerator(seed).permutation("examples", self.samples - start):
-                number = start + i
-                yield Example(f"sample-{number}", int(data.labels[number]), f"sample-{number}", (), {"sample": number})
-
-        return self.agreed(networks, candidates(), count)
+        data = self.data()
+        candidates = (
+            Example(name := f"sample-{number}", int(data.labels[number]), name, (), {"sample": number})
+            for number in shuffled(range(self.samples * 9 // 10, self.samples), seed)
+        )
+        return self.agreed(networks, candidates, count)
 
     def make(self, example: Example, model: LoadedModel) -> tuple[Tensor, Tensor]:
         """Generate the sample of an example; see :meth:`Scene.make`."""
         data, number = self.data(), example.values["sample"]
         return data.x[number], data.truth[number]
 
-    def gates(self, network: LoadedModel, model: LoadedModel | None, images: Sequence[ImageRef]) -> tuple[Gate, ...]:
+    def gates(self, network: LoadedModel, model: LoadedModel | None, images: Images) -> tuple[Gate, ...]:
         """Measure the accuracy on test samples; see :meth:`Scene.gates`."""
         data, start = self.data(), self.samples * 9 // 10
         right = predicted(network, data.x[start:]) == data.labels[start:]
@@ -128,7 +123,7 @@ def _generate(scenario: Scenario, background: Background, count: int) -> Samples
     keys = KeyedGenerator(0)
     b = NOISE * keys.normal("backgrounds", torch.zeros(count, SIDE, SIDE, dtype=torch.float64))
     if background == "correlated":
-        b = _SMOOTH @ b @ _SMOOTH.T
+        b = gaussian_blur(b[:, None], SMOOTHING, "mirror")[:, 0]  # at the edges as SciPy does
     kinds = torch.arange(count) % 4
     labels = kinds // 2 if scenario == "xor" else kinds % 2
     p, truth = _patterns(scenario, labels, kinds)
@@ -167,20 +162,6 @@ def _anywhere(shape: Tensor) -> Tensor:
     """A shape at each of the places where it fits: (42, 8, 8) for three pixels by two."""
     tops, lefts = (range(SIDE - length + 1) for length in shape.shape)
     return torch.stack([_placed(shape, top, left) for top in tops for left in lefts])
-
-
-def _smoothing() -> Tensor:
-    """The matrix of a Gaussian filter along an axis, mirrored at its ends with the last pixel repeated, as SciPy's."""
-    weights, matrix = gaussian_kernel(SMOOTHING), torch.zeros(SIDE, SIDE, dtype=torch.float64)
-    reach = len(weights) // 2
-    for row in range(SIDE):
-        for offset, weight in enumerate(weights, start=-reach):
-            mirrored = (row + offset) % (2 * SIDE)
-            matrix[row, min(mirrored, 2 * SIDE - 1 - mirrored)] += weight
-    return matrix
-
-
-_SMOOTH = _smoothing()
 
 
 def _linear() -> nn.Module:

@@ -1,4 +1,4 @@
-"""The forms of a report: HTML, Markdown and LaTeX, each from the same content."""
+"""A report, and its forms: HTML, Markdown and LaTeX, each from the same content."""
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
