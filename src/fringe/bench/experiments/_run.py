@@ -36,7 +36,7 @@ from fringe.bench.experiments._results import Results, manifests
 from fringe.bench.experiments._runner import TaskRunner
 from fringe.bench.experiments._spec import ExperimentSpec, options_of
 from fringe.bench.experiments._store import Store
-from fringe.bench.experiments._tasks import mixed, orphaned, pending_tasks
+from fringe.bench.experiments._tasks import Task, mixed, orphaned, pending_tasks
 from fringe.errors import InputError, TransientError, warn_caller
 from fringe.models import resolve_device
 from fringe.settings import Options
@@ -224,8 +224,7 @@ def run_plan(
         store.write_record(PLAN, plan.name, record, check)
         log, cause = log or RunLog(), None
         try:
-            results, lost = Results(resolved.manifest, store), _lost_maps(store, resolved.manifest)
-            tasks = pending_tasks(resolved.manifest, results, plan.shard, retry=options.retry, lost=lost)
+            tasks = _pending(store, resolved.manifest, plan.shard, retry=options.retry)
             logger.info("%s: %d tasks to compute, in %s", plan.name, len(tasks), store.root)
             run_tasks(options.runner(resolved), store, tasks, log, options.executor or SerialExecutor())
         except (Interrupted, TransientError) as error:
@@ -253,6 +252,12 @@ def make_maps(
         tasks = pending_tasks(manifest, results, resolved.plan.shard, lost=wanted)
         tasks = [task for task in tasks if task.save]
         run_tasks(options.runner(resolved), store, tasks, log, options.executor or SerialExecutor())
+
+
+def _pending(store: Store, manifest: Manifest, shard: int, *, retry: bool) -> list[Task]:
+    """The missing tasks, those of maps that are lost among them."""
+    lost = _lost_maps(store, manifest)
+    return pending_tasks(manifest, Results(manifest, store), shard, retry=retry, lost=lost)
 
 
 def _lost_maps(store: Store, manifest: Manifest) -> dict[str, frozenset[int]]:
