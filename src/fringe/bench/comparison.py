@@ -62,10 +62,6 @@ from fringe.settings import with_settings
 
 FIGURE, SCORES, INDEX = "compare.png", "scores.csv", "index.html"
 VALIDITY, AGREEMENT = "validity.json", "agreement.png"
-_CAPTIONS = {
-    FIGURE: "What each method shows, and under each map its scores.",
-    AGREEMENT: "How alike the metrics rank the methods (Kendall's tau).",
-}
 _CONTROLS = "or that change a method's own map. A score says little unless it is better than theirs."
 _UNKNOWN = "Where nobody knows the right map, no score proves that a map is right."
 #: Images, and numbers of input, of one task.
@@ -96,7 +92,7 @@ class ImageComparison(ImageRun[CompareSpec]):
         self._default_references = self.refs if len(self.refs) > 1 else ()
         self._scores, self._images = TidyScores((), {}), list[dict[str, Any]]()
         self._costs, self._refused = list[dict[str, Any]](), list[dict[str, Any]]()
-        self._pictures: dict[str, bytes] = {}
+        self._drawn = dict[str, Image]()
 
     @property
     def errors(self) -> list[tuple[str, str]]:
@@ -246,13 +242,13 @@ class ImageComparison(ImageRun[CompareSpec]):
         title = f"{self.loaded.label} · {first} · {counted(len(methods), 'method')}"
         caption = captions(metric_labels(self.plan.metrics))
         figure = comparison_grid(rows, methods, title=title, caption=caption, pool=pool)
-        self._add_picture(FIGURE, figure)
+        self._add_figure(FIGURE, "What each method shows, and under each map its scores.", figure)
 
-    def _add_picture(self, name: str, figure: Any) -> None:
+    def _add_figure(self, name: str, caption: str, figure: Any) -> None:
         from fringe.plots import png_of
 
-        self._pictures[name] = png_of(figure)
-        self.folder.attempt(name, self._pictures[name])
+        self._drawn[name] = Image(name.removesuffix(".png"), caption, png_of(figure))
+        self.folder.attempt(name, self._drawn[name].png)
 
     def _page(self) -> str:
         """What people read, as one file: the pictures, the table of scores, and what the numbers depend on."""
@@ -284,19 +280,15 @@ class ImageComparison(ImageRun[CompareSpec]):
         controls = [one["label"] for one in document["methods"] if one["control"]]
         runs = " (only diffusion runs it, along a path that ignores it)" if "diffusion" in controls else ""
         text = (f"Controls are maps that do not look at the network{runs}, {_CONTROLS}",) if controls else ()
-        maps, agreement = (self._image(name) for name in (FIGURE, AGREEMENT))
+        maps, agreement = ([one] if (one := self._drawn.get(name)) else [] for name in (FIGURE, AGREEMENT))
         chapters = (
             *([Section("Conclusions", lines=tuple(conclusions))] if conclusions else []),
-            *([Section("Maps", images=maps)] if maps else []),
+            *([Section("Maps", images=tuple(maps))] if maps else []),
             Section("Scores", (*text, _UNKNOWN), replace(table, title="Scores", notes=notes)),
-            *(Section("Metric validity", table=one, images=agreement) for one in more if isinstance(one, Table)),
+            *(Section("Metric validity", table=one, images=tuple(agreement)) for one in more if isinstance(one, Table)),
             Section("Settings and versions", table=Table(("what", "value"), rows, "Settings and versions")),
         )
         return html_page(Report("Methods compared", facts, chapters))
-
-    def _image(self, name: str) -> tuple[Image, ...]:
-        png = self._pictures.get(name)
-        return () if png is None else (Image(name.removesuffix(".png"), _CAPTIONS[name], png),)
 
     def _described(self) -> list[str | Table]:
         """A table of methods by metrics: means or medians with their intervals, controls below a rule; then what is
@@ -328,7 +320,8 @@ class ImageComparison(ImageRun[CompareSpec]):
         document = {"model": self.loaded.label, "images": self.done, **plain(self.validity.record())}
         self.folder.attempt(VALIDITY, to_json(document))
         if self.validity.agreement is not None:
-            self._add_picture(AGREEMENT, self.validity.agreement.plot(self.loaded.label))
+            figure = self.validity.agreement.plot(self.loaded.label)
+            self._add_figure(AGREEMENT, "How alike the metrics rank the methods (Kendall's tau).", figure)
 
     def _write_summary(self, *, complete: bool) -> None:
         metrics, words = self.plan.metrics, ("title", "direction", "unit", "space")
@@ -422,28 +415,28 @@ class _Stored:
 
     def _row(self, method: str, at: list[int]) -> MethodResult:
         """What is stored of a method on some images."""
-        notes, scores, results = self.results.notes, dict[str, Scores](), self.results
+        scores, results = dict[str, Scores](), self.results
         cells = {metric: results.cells[self.model, method, metric] for metric in results.metrics}
         faults, errors = [""] * len(at), [""] * len(at)
         for metric, cell in cells.items():
-            refusals, flags, places = [""] * len(at), dict[str, list[bool]](), Counter[str]()
-            known = zip(cell.column("status")[at].tolist(), cell.column("note_index")[at].tolist(), strict=True)
-            for k, (status, number) in enumerate(known):
-                named, error = notes[number]
-                for index, flag in enumerate(named):
-                    flags.setdefault(flag, [False] * len(at))[k] = True
-                    places[flag] = max(places[flag], index)
+            refusals, prefix = [""] * len(at), f"metric {metric}: "
+            notes = [results.notes[number] for number in cell.column("note_index")[at].tolist()]
+            for k, (status, (_, error)) in enumerate(zip(cell.column("status")[at].tolist(), notes, strict=True)):
                 if status == MISSING:
                     why = self.left.get((method, self.digests[at[k]]), "it is left to the next run")
                     faults[k], errors[k] = "failed", why
-                elif error and error.startswith(f"metric {metric}: "):
+                elif error and error.startswith(prefix):
                     refusals[k] = error
                 elif status != OK:
                     faults[k], errors[k] = STATUSES[status], error or STATUSES[status]
-            column = torch.from_numpy(cell.scores[at])
-            ordered = sorted(flags, key=places.__getitem__)  # as the metric has them
-            named = {flag: torch.tensor(flags[flag]) for flag in ordered}
-            scores[metric] = Scores(column, named, refusals=tuple(refusals) if any(refusals) else ())
+            places = dict[str, int]()
+            for named, _ in notes:
+                places |= {flag: max(place, places.get(flag, 0)) for place, flag in enumerate(named)}
+            ordered = sorted(places, key=places.__getitem__)  # as the metric has them
+            flags = {flag: torch.tensor([flag in named for named, _ in notes]) for flag in ordered}
+            scores[metric] = Scores(
+                torch.from_numpy(cell.scores[at]), flags, refusals=tuple(refusals) if any(refusals) else ()
+            )
         made = next(iter(cells.values())).maps[at]
         passes = PassCounts(*(round(float(made[kind].sum())) for kind in ("forward", "jvp", "vjp")))
         settings = results.manifest.settings[self.model][method]["method"]

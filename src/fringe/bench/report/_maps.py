@@ -15,13 +15,14 @@ from numpy.typing import NDArray
 
 from fringe._strings.names import method_title
 from fringe.bench.experiments import Manifest, Results, Store
-from fringe.bench.report._table import STATUS, Column, ModelTable, columns_of, reference_of
+from fringe.bench.report._table import Column, ModelTable, columns_of, reference_of
 from fringe.data import EMBEDDED, find_inputs
 from fringe.errors import FringeError, InputError
 from fringe.inputs import ImageEntry, content_digest, content_of, prepare
 from fringe.metrics import Direction
 from fringe.models import Preprocessing
 from fringe.plots import (
+    Annotation,
     Figure,
     GridCell,
     GridRow,
@@ -229,11 +230,13 @@ def plot_examples(results: Results, table: ModelTable, examples: ExampleSet, dat
     """Draw one grid: a row per image, the input and a column per method, the reference first."""
     metrics = labels([MetricLabel(c.label, c.settings["metric"], c.title, c.direction) for c in table.columns])
     shown = pl.col("image").cast(pl.String).is_in(list(examples.images))
-    frames = [results.method_frame(table.model, method).filter(shown) for method in table.methods]
     maps = pl.concat([results.map_frame(table.model, method).filter(shown) for method in table.methods])
-    rows = pl.concat(frames).filter(STATUS != "missing")
+    places = {image["digest"]: i for i, image in enumerate(results.manifest.images_of(table.model))}
     return comparison_grid(
-        [_grid_row(results, table, metrics, image, data, rows, maps) for image in examples.images],
+        [
+            _grid_row(results, table, metrics, places[image], data, maps.filter(image=image))
+            for image in examples.images
+        ],
         table.methods,
         title=f"{table.model} · {examples.title}",
         caption=captions(metrics),
@@ -241,32 +244,23 @@ def plot_examples(results: Results, table: ModelTable, examples: ExampleSet, dat
 
 
 def _grid_row(
-    results: Results,
-    table: ModelTable,
-    metrics: Sequence[MetricLabel],
-    image: str,
-    data: GridData,
-    computed: pl.DataFrame,
-    by_map: pl.DataFrame,
+    results: Results, table: ModelTable, metrics: Sequence[MetricLabel], place: int, data: GridData, found: pl.DataFrame
 ) -> GridRow:
-    scores = computed.filter(image=image).rows_by_key(["method", "metric"], named=True, unique=True)
-    maps = by_map.filter(image=image).rows_by_key("method", named=True, unique=True)
-    known = {key: row["score"] for key, row in scores.items() if row["score"] is not None}
-    by_metric = [
-        metric.annotations([known.get((m, metric.label), math.nan) for m in table.methods]) for metric in metrics
-    ]
-    annotations = list(zip(*by_metric, strict=True)) or [()] * len(table.methods)
+    image = results.manifest.images_of(table.model)[place]
+    maps, words = found.rows_by_key("method", named=True, unique=True), list[Sequence[Annotation]]()
+    for metric in metrics:  # one that is computed on fewer images has no score here
+        columns = [results.scores(table.model, method, metric.label) for method in table.methods]
+        words.append(metric.annotations([float(one[place]) if place < len(one) else math.nan for one in columns]))
     cells = list[GridCell]()
-    for method, words in zip(table.methods, annotations, strict=True):
-        status, values = maps[method]["status"] if method in maps else "ok", data.maps[method].get(image)
+    for method, *notes in zip(table.methods, *words, strict=True):
+        status, values = maps[method]["status"] if method in maps else "ok", data.maps[method].get(image["digest"])
         remark = "not stored" * (values is None) if status == "ok" else status.replace("_", " ")
-        cells.append(GridCell(values, words, remark))
-    entry = next(one for one in results.manifest.images if one["digest"] == image)
-    name = entry["id"] if entry["label"] is None else f"{entry['id']}, is {_class(data, entry['label'])}"
+        cells.append(GridCell(values, tuple(notes), remark))
+    name = image["id"] if image["label"] is None else f"{image['id']}, is {_class(data, image['label'])}"
     explained = (maps[method] for method in table.methods if method in maps)
     row = next((row for row in explained if row["target"] is not None and row["confidence"] is not None), None)
     prediction = None if row is None else Prediction(_class(data, row["target"]), row["confidence"])
-    return GridRow(data.images[image], name, prediction, tuple(cells))
+    return GridRow(data.images[image["digest"]], name, prediction, tuple(cells))
 
 
 def _class(data: GridData, number: int) -> str:
