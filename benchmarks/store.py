@@ -23,7 +23,6 @@ import sys
 import tempfile
 import time
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 from fringe.bench.experiments import TaskRunner
@@ -124,13 +123,12 @@ def results_of(task: Any, rng: Any) -> list[Any]:
 
 
 def resume(root: Path) -> str:
-    from fringe.bench.experiments import Resolved, Store, manifests
+    from fringe.bench.experiments import Store, manifests
     from fringe.bench.experiments._run import _pending  # pyright: ignore[reportPrivateUsage]
 
     store = Store(root)
     store.clean()
-    plan: Any = SimpleNamespace(shard=SHARD)
-    tasks = _pending(store, Resolved(plan, manifests(store)["benchmark"], {}, ()), retry=False)
+    tasks = _pending(store, manifests(store)["benchmark"], SHARD, retry=False)
     return f"{len(tasks)} tasks missing"
 
 

@@ -22,11 +22,15 @@ _GIVEN = "-id:"
 class ImageEntry:
     """An image of a run: its source, and the ``digest`` of its content, which names it in every result; where labels
     are explained, with a hyphen and the label of its file; where it was not sampled, with its id. ``label`` is that of
-    the scene that made it, if one did."""
+    the scene that made it, if one did. What is made, and the box of a detector, has a ``cluster`` and a ``target``, and
+    a box its ``place`` among those of the detector, as plain numbers."""
 
     ref: ImageRef
     digest: str
     label: str = ""
+    cluster: str | None = None
+    target: int | None = None
+    place: Any = None
 
     @property
     def key(self) -> str:
@@ -35,7 +39,9 @@ class ImageEntry:
 
     def record(self) -> dict[str, Any]:
         """As plain data for the record of a run."""
-        return {"digest": self.digest, "id": self.ref.id, "source": self.ref.source, "label": self.ref.label}
+        known = {"digest": self.digest, "id": self.ref.id, "source": self.ref.source, "label": self.ref.label}
+        known |= {"scene": self.label} if self.label else {}
+        return known if self.target is None else {**known, "cluster": self.cluster, "target": self.target}
 
 
 @dataclass(frozen=True)

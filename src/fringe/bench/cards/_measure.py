@@ -27,12 +27,12 @@ from fringe.bench.experiments import (
     Plan,
     Resolved,
     Results,
-    RunLog,
+    RunOptions,
     TaskRunner,
     build_plan,
+    open_run,
     read_results,
-    resolve,
-    run_in_memory,
+    run_plan,
     sample_examples,
 )
 from fringe.bench.report import chance_of, cost_of_maps
@@ -385,9 +385,12 @@ def _run(
     Why scores are missing is added to ``skipped``."""
     scene = replace(scene, networks=1) if scene.networks > 1 else scene  # pyright: ignore[reportArgumentType]
     spec = ExperimentSpec(scene={title: scene}, methods={VERIFIED: method}, n=n, seed=seed, shard=n, **metrics)
-    resolved, left = resolve(replace(build_plan(spec), controls=BLIND), draw=_draw), list[str]()
-    log = RunLog(ended=lambda report: left.extend(report.left.values() if report.task.method == VERIFIED else ()))
-    results = run_in_memory(resolved, log=log)
+    opened = open_run(replace(build_plan(spec), controls=BLIND), None, draw=_draw)
+    finished = run_plan(opened.resolved.plan, None, RunOptions.model_validate({}), opened=opened)
+    if finished.cause is not None:
+        raise finished.cause
+    resolved, results = finished.resolved, finished.results
+    left = [one["reason"] for one in finished.left if one["method"] == VERIFIED]
     failed = results.failures().filter(method=VERIFIED)["reason"]
     reasons = "; ".join(dict.fromkeys([*left, *(why for why in failed if why not in ("diverged", "not_finite"))]))
     cells = [cell for cell in results.cells.values() if cell.method == VERIFIED]
@@ -403,8 +406,7 @@ def _measure_digits(method: Attributor, part: str, n: int, seed: int, skipped: d
     count = min(n, FEW if makes_maps else n, len(load_digits().test))
     resolved, results = _run(method, part, DigitImages(count), count, seed, skipped, metrics=metrics)
     card, (model,) = card_of(results, VERIFIED, "digits"), results.models
-    first = [image["digest"] for image in resolved.manifest.images[:1]]
-    _, subject = next(TaskRunner(resolved).explainable(model, first))
+    _, subject = TaskRunner(resolved).first_explainable(model, [resolved.manifest.images[0]["digest"]])
     verdicts = Counter(results.map_frame(model, VERIFIED)["verdict"].drop_nulls())
     return replace(
         card,

@@ -32,7 +32,6 @@ from fringe.bench.experiments._run import (
     open_run,
     read_status,
     run_experiment,
-    run_in_memory,
     run_plan,
     run_record,
 )

@@ -18,7 +18,6 @@ from fringe.bench.experiments._run import RunOptions
 from fringe.bench.experiments._spec import ExperimentSpec
 from fringe.bench.experiments._store import Store
 from fringe.bench.experiments._tasks import Task, pending_tasks
-from fringe.errors import FringeError
 from fringe.evaluation import CONTROLS
 from fringe.metrics import EvaluatedMaps, Metric, Scores
 
@@ -48,11 +47,17 @@ class MethodCost:
 
 @dataclass(frozen=True)
 class RunEstimate:
-    """What is missing of a ``plan`` of so many ``images``, and what it takes.
+    """What is missing of a plan, and what it takes.
 
-    ``methods`` has an entry for each model and method with missing tasks, and ``metrics`` the seconds of all scores.
-    ``seconds`` is the time of all tasks one after the other on the ``device``. ``bytes`` is the growth of the store
-    without maps, and ``map_bytes`` that by maps if they are saved.
+    Attributes:
+        plan: Name of the plan.
+        images: Number of its images.
+        methods: An entry for each model and method with missing tasks.
+        metrics: Seconds of all scores by metric.
+        seconds: Time of all tasks, one after the other.
+        bytes: Growth of the store without maps.
+        map_bytes: Its growth by maps, if they are saved.
+        device: Where the models are.
     """
 
     plan: str
@@ -65,7 +70,11 @@ class RunEstimate:
     device: str
 
     def describe(self) -> str:
-        """Describe the estimate for people: each method with passes, the scores, the store and the time."""
+        """Describe the estimate for people.
+
+        Returns:
+            A line for each method with passes, for the scores, for the store and for the time.
+        """
         scores = ", ".join(f"{label} {describe_seconds(spent)}" for label, spent in self.metrics.items())
         rows, both = (f"{size / 1e6:.3g} MB" for size in (self.bytes, self.bytes + self.map_bytes))
         lines = [
@@ -121,10 +130,8 @@ class Probe:
         metrics = cast("dict[str, Any]", {**plan.metrics, **timed})
         self._runner = how.runner(replace(resolved, plan=replace(plan, metrics=metrics)))
         self._runner.progress = self._watch
-        digests = tuple(image["digest"] for image in self._manifest.images_of(model))
-        if not digests:
-            raise FringeError("images: none of those that were drawn can be read")
-        self._image, subject = next(self._runner.explainable(model, digests))
+        digests = (image["digest"] for image in self._manifest.images_of(model))
+        self._image, subject = self._runner.first_explainable(model, digests)
         self._passes, edge = subject.problem.model.passes, CONTROLS["edge"](subject.problem)[0]
         known = {"target": int(subject.problem.target[0]), "status": "ok"}
         results = self._perform(next(iter(self._manifest.settings[model])), timed, StoredMap(edge, known))

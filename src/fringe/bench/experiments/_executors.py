@@ -152,6 +152,7 @@ def run_tasks(runner: TaskRunner, store: Store, tasks: Sequence[Task], log: RunL
     FringeError if the model or the store cannot be used, or the executor has no process that takes a task.
     """
     claimed = set[str]()
+    log.began(runner.resolved, tasks)
 
     def tell(report: TaskReport) -> None:
         log.reports.append(report)
@@ -274,7 +275,7 @@ class PoolExecutor(Executor, ABC):
     timeout: float | None
 
     @abstractmethod
-    def pool(self, runner: TaskRunner, most: int) -> AbstractContextManager[Pool]:
+    def _pool(self, runner: TaskRunner, most: int) -> AbstractContextManager[Pool]:
         """Prepare to start workers for so many tasks."""
 
     def perform(self, runner: TaskRunner, tasks: Tasks, most: int) -> Ended:
@@ -282,7 +283,7 @@ class PoolExecutor(Executor, ABC):
             return
         workers, again, tries = list[Worker](), deque[tuple[Task, Stored]](), Counter[str]()
         order: tuple[Task, Stored] | tuple[()] | None = None
-        with self.pool(runner, most) as (size, start, wait_for), contextlib.ExitStack() as stack:
+        with self._pool(runner, most) as (size, start, wait_for), contextlib.ExitStack() as stack:
             stack.callback(lambda: [worker.close() for worker in workers])
             while again or order != () or any(worker.busy and worker.order for worker in workers):
                 while len(workers) < size and (again or order != ()):
@@ -343,7 +344,7 @@ class ProcessExecutor(PoolExecutor):
         self.workers, self.timeout = workers, timeout
 
     @contextlib.contextmanager
-    def pool(self, runner: TaskRunner, most: int) -> Generator[Pool]:
+    def _pool(self, runner: TaskRunner, most: int) -> Generator[Pool]:
         try:
             pickle.dumps(runner)
         except Exception as error:  # of whatever class a method or a metric has

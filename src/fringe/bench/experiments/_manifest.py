@@ -8,6 +8,7 @@ import platform
 import sys
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from typing import Any, Literal
 
 import numpy as np
@@ -17,7 +18,7 @@ from torch import Tensor
 import fringe
 from fringe._files.records import digest
 from fringe._network.arguments import ForwardArguments
-from fringe.bench.experiments._plan import Plan, PlanModel, refuse_lookalikes, written_code
+from fringe.bench.experiments._plan import Plan, refuse_lookalikes, written_code
 from fringe.bench.experiments._spec import options_of
 from fringe.bench.scenes import Example, Scene
 from fringe.classifier import Classifier
@@ -27,7 +28,6 @@ from fringe.errors import FringeError, InputError, TargetError, TransientError, 
 from fringe.inputs import (
     ImageEntry,
     ImageSample,
-    PredictedBox,
     choose_references,
     content_digest,
     find_images,
@@ -75,35 +75,36 @@ def _as_plain(value: Any) -> Any:
     raise InputError(f"a setting of type {type(value).__name__} cannot be stored", argument="methods", hint=hint)
 
 
+#: Parts of a plan that may gain entries, and at how many levels.
+_GROWS = {"models": 1, "preprocessing": 1, "model_output": 1, "metrics": 1, "scenes": 1, "methods": 2}
+
+
 def without_growth(previous: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
     """``new`` without all that a plan may gain in its folder: images, models, methods and metrics. The run may go on if
     this is ``previous``."""
-
-    def known(part: str) -> dict[str, Any]:
-        return {name: value for name, value in new[part].items() if name in previous[part]}
-
-    methods = {
-        model: {name: method for name, method in named.items() if name in previous["methods"][model]}
-        for model, named in new["methods"].items()
-        if model in previous["methods"]
+    parts = [part for part in _GROWS if part in previous and part in new]
+    shared = {part: _known(previous[part], new[part], _GROWS[part]) for part in parts}
+    limits = {
+        part: _not_raised(previous, new, part, of) for part, of in (("limits", "metrics"), ("examples", "scenes"))
     }
-    limits: dict[str, int] = {}
-    for metric in previous["metrics"]:
-        limiting = (previous if _limit(new, metric) >= _limit(previous, metric) else new)["limits"]
-        limits |= {metric: limiting[metric]} if metric in limiting else {}
-    parts = ("models", "preprocessing", "model_output", "metrics", "scenes")
-    shared = {part: known(part) for part in parts if part in previous and part in new}
-    examples = {
-        label: previous["examples"][label] if label not in new.get("examples", {}) else min(n, new["examples"][label])
-        for label, n in previous.get("examples", {}).items()
-    }
-    more = {"examples": examples} if examples else {}
-    plain = {name: value for name, value in new.items() if name != "examples"}
-    return {**plain, **shared, **more, "methods": methods, "limits": limits, "n": min(previous["n"], new["n"])}
+    plain = {name: value for name, value in new.items() if name not in limits}
+    some = {part: known for part, known in limits.items() if known or part in previous}
+    return {**plain, **shared, **some, "n": min(previous["n"], new["n"])}
 
 
-def _limit(plan: Mapping[str, Any], metric: str) -> int:
-    return min(plan["limits"].get(metric, plan["n"]), plan["n"])
+def _known(previous: Mapping[str, Any], new: Mapping[str, Any], levels: int) -> Any:
+    """``new`` without entries that ``previous`` has not."""
+    return {name: _known(previous[name], new[name], levels - 1) for name in new if name in previous} if levels else new
+
+
+def _not_raised(previous: Mapping[str, Any], new: Mapping[str, Any], part: str, of: str) -> dict[str, int]:
+    """The numbers of images to which metrics or scenes are limited: those of ``previous``, but the smaller ones."""
+    result = dict[str, int]()
+    for name in previous.get(of, ()):
+        before, now = (min(plan.get(part, {}).get(name, plan["n"]), plan["n"]) for plan in (previous, new))
+        limiting = (previous if now >= before else new).get(part, {})
+        result |= {name: limiting[name]} if name in limiting else {}
+    return result
 
 
 #: Images whose logits are stored for each model.
@@ -146,23 +147,6 @@ class ExampleEntry(ImageEntry):
     example: Example
     parts: tuple[str, ...]
 
-    def record(self) -> dict[str, Any]:
-        """As plain data, with the scene, the cluster and the class."""
-        example = self.example
-        return {**super().record(), "scene": self.label, "cluster": example.cluster, "target": example.target}
-
-
-@dataclass(frozen=True, kw_only=True)
-class BoxEntry(ImageEntry):
-    """A predicted ``box`` of a ``photograph``."""
-
-    photograph: ImageEntry
-    box: PredictedBox
-
-    def record(self) -> dict[str, Any]:
-        """As plain data, with the photograph as the cluster, and the best label."""
-        return {**super().record(), "cluster": self.box.photograph, "target": self.box.label}
-
 
 def sample_examples(
     scenes: Mapping[str, Scene],
@@ -190,7 +174,9 @@ def sample_examples(
             parts = tuple(contents[source] for source in example.images)
             what = {**asdict(example), "images": parts, "settings": scene.record()}  # not where the images lie
             ref = ImageRef(f"{label}-{example.id}", f"scene {label}: {example.id}", None, -1)
-            entries.append(ExampleEntry(ref, digest(what), label, scene=scene, example=example, parts=parts))
+            made: dict[str, Any] = {"scene": scene, "example": example, "parts": parts}
+            made |= {"place": example.values["place"]} if scene.has_boxes else {}
+            entries.append(ExampleEntry(ref, digest(what), label, example.cluster, example.target, **made))
     return ImageSample(tuple(entries), ())
 
 
@@ -199,8 +185,6 @@ def open_entry(
 ) -> tuple[Tensor, Tensor | None]:
     """The model's input (C, H, W), and for an example of a scene the pixels (H, W) that the model uses (other kinds:
     :meth:`fringe.bench.scenes.Scene.make`). Raises as :func:`open_image_entry` does."""
-    if isinstance(picture, BoxEntry):
-        picture = picture.photograph
     if not isinstance(picture, ExampleEntry):
         return open_image_entry(picture, model.preprocessing, exif), None
     try:
@@ -215,9 +199,7 @@ def open_entry(
 
 def forward_arguments(pictures: Sequence[ImageEntry], device: torch.device | str) -> ForwardArguments:
     """Further arguments of the network for images: for boxes of a detector, their places."""
-    examples = [one.example for one in pictures if isinstance(one, ExampleEntry) and one.scene.has_boxes]
-    places = [torch.tensor(example.values["place"], device=device) for example in examples]
-    places += [one.box.place.to(device) for one in pictures if isinstance(one, BoxEntry)]
+    places = [torch.tensor(one.place, device=device) for one in pictures if one.place is not None]
     return ForwardArguments.of(len(places), None, {"place": torch.stack(places)} if places else None)
 
 
@@ -255,7 +237,7 @@ class Manifest:
 
     def model_key(self, model: str) -> str:
         """Name of a model in the settings: weights, structure and preprocessing, not its source."""
-        return digest({name: value for name, value in self.models[model].items() if name not in OF_PEOPLE})
+        return digest(_facts(self.models[model]))
 
     def scene_of(self, model: str) -> str | None:
         """Label of the scene that a model belongs to; None for one that was given."""
@@ -283,8 +265,9 @@ class Manifest:
         return [gate["text"] for gate in self.gates(model) if not gate["holds"]]
 
     def record(self) -> dict[str, Any]:
-        plain = {**vars(self), "images": list(self.images), "missing": list(self.missing)}
-        return plain if self.scenes else {name: value for name, value in plain.items() if name != "scenes"}
+        """As plain JSON data. Raises InputError for a setting that is none."""
+        known = {name: value for name, value in vars(self).items() if value or name != "scenes"}
+        return json.loads(json.dumps(known, default=_as_plain))
 
     @classmethod
     def from_record(cls, record: Mapping[str, Any]) -> "Manifest":
@@ -316,11 +299,8 @@ def resolve(plan: Plan, *, logits: bool = False, known: Collection[str] = (), dr
         refuse_lookalikes("methods", model.methods)
     refs = list[ImageRef]()
     if plan.data or not plan.scenes:  # once: a folder may hold very many
-
-        def ignore(argument: str, error: Exception) -> None:
-            """Do nothing: a comparison reports such inputs itself."""
-
-        refs = find_images(plan.data) if plan.sample else list(find_inputs(plan.data, on_error=ignore))
+        given = partial(find_inputs, on_error=lambda argument, error: None)  # a comparison reports such inputs itself
+        refs = find_images(plan.data) if plan.sample else list(given(plan.data))
     loaded = {model.label: model.load(images=refs) for model in plan.models} if plan.scenes else {}
     drawn, references = (draw or _drawn)(plan, refs, loaded)
     loaded = loaded or {model.label: model.load() for model in plan.models}
@@ -331,16 +311,14 @@ def resolve(plan: Plan, *, logits: bool = False, known: Collection[str] = (), dr
         used, code = metric.record(), written_code(metric)
         described |= {"summary": metric.aggregate, "settings": used, "key": digest([used, code] if code else used)}
         metrics[label] = {**described, "limit": plan.limit(label)}
+    models = {label: {**_of_people(one), **describe(one, plan.exif)} for label, one in loaded.items()}
     manifest = Manifest(
         plan=plan.record(),
         images=tuple(picture.record() for picture in drawn.pictures),
         missing=drawn.missing,
-        settings={
-            model.label: _settings(plan, model, describe(loaded[model.label], plan.exif), references)
-            for model in plan.models
-        },
+        settings=_settings(plan, models, references),
         metrics=metrics,
-        models={label: {**_of_people(one), **describe(one, plan.exif)} for label, one in loaded.items()},
+        models=models,
         versions=versions(),
         scenes=_scenes(plan, refs, loaded),
     )
@@ -369,7 +347,7 @@ def _drawn(
         how = {"holdout": plan.holdout, "labels": plan.target == "label"}
         return sample_images(plan.data, plan.n, plan.seed, plan.exclude, refs=refs, **how), references
     networks = {label: [loaded[model.label] for model in plan.models if model.scene == label] for label in plan.scenes}
-    counts = {label: plan.images(label) for label in plan.scenes}
+    counts = {label: plan.limit(label) for label in plan.scenes}
     images = in_order(refs if any(scene.requires_images for scene in plan.scenes.values()) else [], plan.seed)
     return sample_examples(plan.scenes, networks, images, counts, plan.seed, plan.exclude, digest), references
 
@@ -401,9 +379,9 @@ def _with_boxes(
             missing.append(f"{picture.ref.source}: {error}")
             continue
         for box in boxes:
-            ref = replace(picture.ref, id=box.name)
-            name = f"{picture.digest}-box:{digest(box.place.tolist())[:16]}"  # whatever else is explained
-            entries.append(BoxEntry(ref, name, photograph=picture, box=box))
+            at = box.place.tolist()
+            name = f"{picture.digest}-box:{digest(at)[:16]}"  # whatever else is explained
+            entries.append(ImageEntry(replace(picture.ref, id=box.name), name, "", box.photograph, box.label, at))
     return replace(plan, n=max(1, len(entries))), ImageSample(tuple(entries), tuple(missing)), {label: model}
 
 
@@ -426,10 +404,8 @@ def _scenes(plan: Plan, refs: Sequence[ImageRef], loaded: Mapping[str, LoadedMod
 
 def with_methods(resolved: Resolved, plan: Plan) -> Resolved:
     """Resolve a plan that differs from a resolved one in its methods alone; no model is loaded and no image read."""
-    manifest = resolved.manifest
-    known = {label: {n: v for n, v in one.items() if n not in OF_PEOPLE} for label, one in manifest.models.items()}
-    settings = {model.label: _settings(plan, model, known[model.label], resolved.references) for model in plan.models}
-    return replace(resolved, plan=plan, manifest=replace(manifest, plan=plan.record(), settings=settings))
+    settings = _settings(plan, resolved.manifest.models, resolved.references)
+    return replace(resolved, plan=plan, manifest=replace(resolved.manifest, plan=plan.record(), settings=settings))
 
 
 def versions() -> dict[str, str]:
@@ -442,12 +418,14 @@ def versions() -> dict[str, str]:
     return {**known, "python": platform.python_version(), **more}
 
 
-#: Facts about a model that change no number.
-OF_PEOPLE = ("spec", "class_names")
-
-
 def _of_people(model: LoadedModel) -> dict[str, Any]:
+    """The facts about a model that change no number."""
     return {"spec": model.spec, **({"class_names": list(model.class_names)} if model.class_names else {})}
+
+
+def _facts(model: Mapping[str, Any]) -> dict[str, Any]:
+    """What :func:`describe` says of a stored model."""
+    return {name: value for name, value in model.items() if name not in ("spec", "class_names")}
 
 
 def describe(model: LoadedModel, exif: str) -> dict[str, Any]:
@@ -462,20 +440,24 @@ def describe(model: LoadedModel, exif: str) -> dict[str, Any]:
 
 
 def _settings(
-    plan: Plan, model: PlanModel, description: Mapping[str, Any], references: tuple[ImageEntry, ...]
-) -> dict[str, dict[str, Any]]:
+    plan: Plan, models: Mapping[str, Mapping[str, Any]], references: tuple[ImageEntry, ...]
+) -> dict[str, dict[str, dict[str, Any]]]:
+    """What shapes the maps, by model and method."""
     digests, defaults = tuple(picture.digest for picture in references), options_of("maps")
     more = {name: plan.more[name] for name, default in defaults.items() if plan.more.get(name, default) != default}
     return {
-        candidate.label: map_setting(
-            model=description,
-            method=candidate.record(),
-            target="example" if model.scene else plan.target,
-            score=plan.score,
-            seed=plan.seed,
-            references=digests if candidate.method is not None and candidate.method.uses_references else None,
-            code=written_code(candidate.method),
-            **more,
-        )
-        for candidate in plan.candidates(model)
+        model.label: {
+            candidate.label: map_setting(
+                model=_facts(models[model.label]),
+                method=candidate.record(),
+                target="example" if model.scene else plan.target,
+                score=plan.score,
+                seed=plan.seed,
+                references=digests if candidate.method is not None and candidate.method.uses_references else None,
+                code=written_code(candidate.method),
+                **more,
+            )
+            for candidate in plan.candidates(model)
+        }
+        for model in plan.models
     }

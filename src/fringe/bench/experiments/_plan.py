@@ -39,7 +39,7 @@ from fringe.evaluation import BOX_CONTROLS, CONTROLS, TEXT_CONTROLS, Candidate, 
 from fringe.inputs import default_model
 from fringe.metrics import DEFAULT_METRICS, METRICS, Metric, get_metric
 from fringe.models import LoadedModel, Preprocessing, load_model, state_digest, stated_preprocessing
-from fringe.settings import canonical_name, with_settings
+from fringe.settings import Configured, canonical_name, with_settings
 
 #: The setting that the paper tuned for a model's architecture, as the preset of a method.
 AUTO = "auto"
@@ -169,14 +169,14 @@ class Plan:
     """Models, methods, metrics and images. ``name`` tells the plans of one folder apart.
 
     ``data`` names images as a command line does; ``n`` of them are drawn by ``seed``, which keys all noise, too.
-    ``limits`` holds metrics that only the first so many images are scored by. ``exclude`` are digests of images that
-    are not drawn; ``holdout`` draws from the end of the order, for a part that must not meet the others. ``shard``
-    images make a task. ``target``: ``"predicted"`` (top-1 on the clean image, the paper's protocol), ``"label"``, or
-    the number of a class. ``scenes`` by label make the networks and examples of the models, ``n`` examples each, or as
-    many as ``examples`` says, if that is less. ``controls`` may name those that are computed. Unless they are to
-    ``sample``, the images are the first ``n`` in their order. The maps of the first ``shown`` images are stored in any
-    case. Of a detector, ``boxes`` says which are explained, in the form of a command line; once a plan is resolved, its
-    images are these boxes. ``more`` are the options of the specification that have no field here.
+    ``limits`` holds metrics that only the first so many images are scored by, and scenes of fewer examples. ``exclude``
+    are digests of images that are not drawn; ``holdout`` draws from the end of the order, for a part that must not meet
+    the others. ``shard`` images make a task. ``target``: ``"predicted"`` (top-1 on the clean image, the paper's
+    protocol), ``"label"``, or the number of a class. ``scenes`` by label make the networks and examples of the models,
+    ``n`` examples each. ``controls`` may name those that are computed. Unless they are to ``sample``, the images are
+    the first ``n`` in their order. The maps of the first ``shown`` images are stored in any case. Of a detector,
+    ``boxes`` says which are explained, in the form of a command line; once a plan is resolved, its images are these
+    boxes. ``more`` are the options of the specification that have no field here.
     """
 
     name: str
@@ -196,7 +196,6 @@ class Plan:
     holdout: bool = False
     shard: int = 16
     scenes: Mapping[str, Scene] = field(default_factory=dict[str, Scene])
-    examples: Mapping[str, int] = field(default_factory=dict[str, int])
     sample: bool = True
     shown: int = 0
     more: Mapping[str, Any] = field(default_factory=dict[str, Any])
@@ -224,11 +223,8 @@ class Plan:
 
     def candidates(self, model: PlanModel) -> list[Candidate]:
         """Who takes part on a model: its methods, then the controls."""
-        methods = [Candidate(label, method) for label, method in model.methods.items()]
-        every, scene = (
-            with_controls(methods, self.controls, self._controls_of_kind(model)),
-            self.scenes.get(model.scene),
-        )
+        methods, scene = [Candidate(*pair) for pair in model.methods.items()], self.scenes.get(model.scene)
+        every = with_controls(methods, self.controls, self._controls_of_kind(model))
         if scene is None or (scene.has_space and not scene.has_words):
             return every
         return [one for one in every if not isinstance(one.method, CentrePrior)]  # there is no centre
@@ -240,17 +236,14 @@ class Plan:
             return tuple(BOX_CONTROLS)
         return tuple(TEXT_CONTROLS) if self.controls and scene is not None and scene.has_words else ()
 
-    def limit(self, metric: str) -> int:
-        """How many images a metric is computed on."""
-        return min(self.limits.get(metric, self.n), self.n)
-
-    def images(self, scene: str) -> int:
-        """How many images a model is explained on: given ones, or the examples of the scene of this label."""
-        return min(self.examples.get(scene, self.n), self.n)
+    def limit(self, name: str) -> int:
+        """How many images a metric is computed on, or the models of a scene are explained on."""
+        return min(self.limits.get(name, self.n), self.n)
 
     def record(self) -> dict[str, Any]:
         """The plan as plain data, for people and for telling two plans apart."""
         outputs = {model.label: model.output for model in self.models if model.output != "auto"}
+        examples = {name: n for name, n in self.limits.items() if name in self.scenes}
         return {
             "name": self.name,
             "data": list(self.data),
@@ -258,12 +251,12 @@ class Plan:
             "preprocessing": {model.label: model.preprocessing for model in self.models},
             "methods": {model.label: {e.label: e.record() for e in self.candidates(model)} for model in self.models},
             "metrics": {label: metric.record() for label, metric in self.metrics.items()},
-            "limits": dict(self.limits),
+            "limits": {name: n for name, n in self.limits.items() if name not in examples},
             **{name: self.option(name) for name in options_of("maps", "scores")},
             **({"model_output": outputs} if outputs else {}),
             **({"last": True} if self.holdout else {}),
             **({"scenes": {label: scene.record() for label, scene in self.scenes.items()}} if self.scenes else {}),
-            **({"examples": dict(self.examples)} if self.examples else {}),
+            **({"examples": examples} if examples else {}),
         }
 
 
@@ -281,32 +274,29 @@ def build_plan(spec: ExperimentSpec) -> Plan:
     Raises:
         FringeError: For a name, setting, file or model that does not exist or does not fit.
     """
-    given, chosen = spec.model_fields_set, _with_code(spec)
+    chosen = _with_code(spec)
     scenes: dict[str, Scene] = {label: get_scene(scene) for label, scene in spec.scene.items()}
-    if spec.metrics is not None:
-        texts = spec.metrics
-    elif scenes:
-        images = any(scene.has_pixels for scene in scenes.values())
-        common = [name for name in LOCALISATION if images or ":smooth" not in name]
-        texts = {name: name for name in (*common, *(name for scene in scenes.values() for name in scene.metrics))}
-    else:
-        texts = {name: name for name in DEFAULT_METRICS}
-    metrics: dict[str, Metric] = {label: get_metric(metric) for label, metric in texts.items()}
+    named = _default_metrics(scenes) if spec.metrics is None else spec.metrics
+    metrics: dict[str, Metric] = {label: get_metric(metric) for label, metric in named.items()}
     labels = [*chosen, *metrics, *scenes]
     texts_of = _by_known_label(spec.set, labels)
     for label in texts_of:
         if label not in labels:
             hint = did_you_mean(label, labels, f"compared: {', '.join(labels)}", cutoff=0.4)
             raise InputError(f"{label!r} is not compared here", argument="set", hint=hint)
-    scenes = {label: with_settings(scene, texts_of.get(label, {})) for label, scene in scenes.items()}
+
+    def with_set(given: Mapping[str, Configured]) -> dict[str, Configured]:
+        return {label: with_settings(one, texts_of.get(label, {})) for label, one in given.items()}
+
+    scenes = with_set(scenes)
     _check_truth(spec, scenes, metrics)
-    metrics = {label: with_settings(metric, texts_of.get(label, {})) for label, metric in metrics.items()}
-    methods = {label: configured(_without_auto(method) or method) for label, method in chosen.items()}
-    methods = {label: with_settings(method, texts_of.get(label, {})) for label, method in methods.items()}
-    limits, named = _by_known_label(spec.limits, [*metrics, *scenes]), {**metrics, **scenes}
-    for name in limits if "limits" in given else ():  # a default may name others
-        if name not in named:
-            hint = did_you_mean(name, named, f"its metrics: {', '.join(named)}")
+    metrics = with_set(metrics)
+    methods = with_set({label: configured(_without_auto(method) or method) for label, method in chosen.items()})
+    limited = [*metrics, *scenes]
+    limits = _by_known_label(spec.limits, limited)
+    for name in limits if "limits" in spec.model_fields_set else ():  # a default may name others
+        if name not in limited:
+            hint = did_you_mean(name, limited, f"its metrics: {', '.join(limited)}")
             raise InputError(f"{name!r} is no metric of this run", argument="limits", hint=hint)
     if spec.boxes is not None:
         read_boxes(spec.boxes)
@@ -315,38 +305,41 @@ def build_plan(spec: ExperimentSpec) -> Plan:
     tuned = None if spec.preset is None else read_preset(Path(spec.preset))
     alone = bool(scenes) and not any(scene.requires_model for scene in scenes.values())
     sources = {} if alone else spec.model or {SOURCE: default_model(spec.data)}
-    given_images = not scenes or any(scene.requires_images for scene in scenes.values())
     data = spec.data
-    if not data and given_images:  # the embedded images where every model is the embedded one
+    if not data and (not scenes or any(scene.requires_images for scene in scenes.values())):
         if any(source != SOURCE for source in sources.values()):
             raise InputError("none given", argument="data", hint="name a folder of images")
-        data = (SOURCE,)
+        data = (SOURCE,)  # the embedded images where every model is the embedded one
     models = _given_models(spec, sources, chosen)
     if tuned is not None:
         models = _with_preset(models, str(spec.preset), tuned[0], tuned[1]["architecture"])
-    models = tuple(  # settings also replace those of a preset
-        replace(model, methods={label: with_settings(m, texts_of.get(label, {})) for label, m in model.methods.items()})
-        for model in models
-    )
-    if scenes:
-        models = scene_models(scenes, models, data, methods)
+    models = tuple(replace(model, methods=with_set(model.methods)) for model in models)  # also those of a preset
     options = {name: getattr(spec, name) for name in options_of()}
+    fields = {name: value for name, value in options.items() if name in Plan.__dataclass_fields__}
     return Plan(
         data=data,
-        models=models,
+        models=scene_models(scenes, models, data, methods) if scenes else models,
         metrics=metrics,
         scenes=scenes,
-        limits={label: n for label, n in limits.items() if label in metrics},
-        examples={label: n for label, n in limits.items() if label in scenes},
+        limits={label: n for label, n in limits.items() if label in limited},
         exclude=frozenset(() if tuned is None else tuned[1]["images"]),
-        **{name: value for name, value in options.items() if name in Plan.__dataclass_fields__},
-        more={name: value for name, value in options.items() if name not in Plan.__dataclass_fields__},
+        **fields,
+        more={name: value for name, value in options.items() if name not in fields},
     )
 
 
 #: The metrics of an experiment with scenes that names none; its scenes add their own. Only maps of
 #: images are smoothed.
 LOCALISATION = ("mass_inside", "mass_inside:smooth", "rank_accuracy", "expected_hit")
+
+
+def _default_metrics(scenes: Mapping[str, Scene]) -> dict[str, str]:
+    names = DEFAULT_METRICS
+    if scenes:
+        images = any(scene.has_pixels for scene in scenes.values())
+        common = [name for name in LOCALISATION if images or ":smooth" not in name]
+        names = [*common, *(name for scene in scenes.values() for name in scene.metrics)]
+    return {name: name for name in names}
 
 
 def _check_truth(spec: ExperimentSpec, scenes: Mapping[str, Scene], metrics: Mapping[str, Metric]) -> None:
@@ -492,4 +485,4 @@ def _with_preset(
 def planned_work_of(plans: Iterable[Plan]) -> list[tuple[str, float, float]]:
     """As :func:`planned_work`, for all models of plans."""
     pairs = ((plan, model) for plan in plans for model in plan.models)
-    return [w for p, a in pairs for w in planned_work(a.methods, p.metrics, p.images(a.scene), p.limits, p.controls)]
+    return [w for p, a in pairs for w in planned_work(a.methods, p.metrics, p.limit(a.scene), p.limits, p.controls)]

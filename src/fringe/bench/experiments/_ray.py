@@ -66,7 +66,7 @@ class RayExecutor(PoolExecutor):
         self.address, self.workers, self.timeout, self.cpus, self.gpus = address, workers, timeout, cpus, gpus
 
     @contextlib.contextmanager
-    def pool(self, runner: TaskRunner, most: int) -> Generator[Pool]:
+    def _pool(self, runner: TaskRunner, most: int) -> Generator[Pool]:
         ray = _import_ray()
         if is_ours := not ray.is_initialized():
             self._connect(ray)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -29,7 +28,7 @@ from fringe.bench.experiments._executors import (
     SerialExecutor,
     run_tasks,
 )
-from fringe.bench.experiments._manifest import Resolved, resolve, with_methods, without_growth
+from fringe.bench.experiments._manifest import Draw, Manifest, Resolved, resolve, with_methods, without_growth
 from fringe.bench.experiments._plan import Plan, build_plan
 from fringe.bench.experiments._ray import RayExecutor
 from fringe.bench.experiments._records import LOGITS, PLAN, fingerprint, record_problem
@@ -162,7 +161,7 @@ def run_experiment(
         out: Run folder. Stored results are not computed again; None keeps everything in memory.
         progress: True for a progress bar, or a log whose functions are called: with the tasks at the start, and with
             each report.
-        **options: Fields of :class:`RunOptions`: how it is run. If ``out`` is None, tasks run in this process.
+        **options: Fields of :class:`RunOptions`: how it is run.
 
     Returns:
         The scores. A score that failed, or was left to a later run, is null in :attr:`Results.frame`, with the reason.
@@ -175,83 +174,58 @@ def run_experiment(
     import polars  # noqa: F401 - if it is absent, say so before hours of work
 
     plan = spec if isinstance(spec, Plan) else build_plan(spec)
-    how = RunOptions(**options).resolve()
+    root = out.root if isinstance(out, Store) else None if out is None else Path(out)
     with Progress(plan.name, None, quiet=progress is not True, leave=True) as bar:
         log = RunLog.shown(bar) if progress is None or isinstance(progress, bool) else progress
-        if out is None:
-            return run_in_memory(resolve(plan), how.device, how.batch_size, log)
-        finished = run_plan(plan, out.root if isinstance(out, Store) else Path(out), how, log)
+        finished = run_plan(plan, root, RunOptions(**options).resolve(), log)
     if finished.cause is not None:
         raise finished.cause
     return finished.results
 
 
-def run_in_memory(
-    resolved: Resolved,
-    device: str = "cpu",
-    batch_size: int | Literal["auto"] = "auto",
-    log: RunLog | None = None,
-) -> Results:
-    """Compute all tasks of a resolved plan in this process, and store nothing."""
-    log, store, runner = log or RunLog(), Store(None), TaskRunner(resolved, device=device, batch_size=batch_size)
-    tasks = pending_tasks(resolved.manifest, (), resolved.plan.shard)
-    log.began(resolved, tasks)
-    run_tasks(runner, store, tasks, log, SerialExecutor())
-    return Results(resolved.manifest, store)
-
-
-def open_run(plan: Plan, root: Path) -> RunResult:
-    """Open a run folder for plans of the models and images of ``plan``, and compute nothing: the folder is checked
-    once, and models are loaded and images drawn once. Raises FringeError as :func:`run_plan` does."""
-    store, resolved = _open(plan, root)
-    _require_same_logits(store, resolved)
-    return RunResult(resolved, RunLog(), store)
-
-
-def _open(plan: Plan, root: Path) -> tuple[Store, Resolved]:
-    """Open a run folder, without what is damaged, and find what a plan stands for."""
+def open_run(plan: Plan, root: Path | None, *, forget: bool | None = None, draw: Draw | None = None) -> RunResult:
+    """Open a run folder, or one in memory (None), for plans of the models and images of ``plan``, and compute nothing.
+    What is damaged is removed, models are loaded and images drawn, by ``draw`` if it is given. With ``forget`` the
+    results of a model that computes something else now are removed; None means that this cannot be asked for. Raises
+    FringeError for a plan, folder or model that cannot be used, and TransientError for trouble of the disk."""
     store = Store(root)
     store.clean()
     known = frozenset(image for logits in store.records(LOGITS).values() for image in logits)
-    return store, resolve(plan, logits=True, known=known)
+    resolved = resolve(plan, logits=root is not None, known=known, draw=draw)
+    _require_same_logits(store, resolved, forget=forget)
+    return RunResult(resolved, RunLog(), store)
 
 
 def run_plan(
     plan: Plan,
-    root: Path,
+    root: Path | None,
     options: RunOptions,
     log: RunLog | None = None,
     opened: RunResult | None = None,
     *,
     forget: bool | None = None,
 ) -> RunResult:
-    """Compute what a run folder lacks of a plan. If the folder is ``opened`` for other methods (:func:`open_run`), it
-    stays so. With ``forget`` the results of a model that computes something else now are removed; None means that this
-    cannot be asked for.
+    """Compute what a run folder lacks of a plan. If it is ``opened`` for other methods (:func:`open_run`), it stays so.
 
     An interrupt (SIGINT, SIGTERM), a full disk or one that does not answer ends the run early; what was committed
-    stays. Raises FringeError for a plan, folder or model that cannot be used; TransientError for trouble of the disk,
-    and Interrupted on a signal, before the run begins.
+    stays. Raises as :func:`open_run` does, and Interrupted on a signal, before the run begins.
     """
     with interruptible(), contextlib.ExitStack() as stack:
-        if opened is None:
-            store, resolved = _open(plan, root)
-            stack.enter_context(store)
-        else:
+        if opened is not None:
             store, resolved = opened.store, with_methods(opened.resolved, plan)
+        else:
+            opened = open_run(plan, root, forget=forget)
+            store, resolved = stack.enter_context(opened.store), opened.resolved
         record = resolved.manifest.record()
-        if problem := record_problem(PLAN, plan.name, json.loads(json.dumps(record))):
+        if problem := record_problem(PLAN, plan.name, record):
             raise InputError(f"its plan cannot be stored, as it could not be read again ({problem})")
-        if opened is None:
-            _require_same_logits(store, resolved, forget=forget)
         # of two runs that begin at once with other settings the second sees the plan of the first
         check = partial(_check_compatible, store, resolved, amend=options.amend)
         store.write_record(PLAN, plan.name, record, check)
         log, cause = log or RunLog(), None
         try:
-            tasks = _pending(store, resolved, retry=options.retry)
+            tasks = _pending(store, resolved.manifest, plan.shard, retry=options.retry)
             logger.info("%s: %d tasks to compute, in %s", plan.name, len(tasks), store.root)
-            log.began(resolved, tasks)
             run_tasks(options.runner(resolved), store, tasks, log, options.executor or SerialExecutor())
         except (Interrupted, TransientError) as error:
             logger.warning("%s stopped: %s; the same call resumes", plan.name, error)
@@ -277,17 +251,20 @@ def make_maps(
                 wanted[setting] = frozenset(map(fingerprint, lacking))
         tasks = pending_tasks(manifest, results, resolved.plan.shard, lost=wanted)
         tasks = [task for task in tasks if task.save]
-        log.began(resolved, tasks)
         run_tasks(options.runner(resolved), store, tasks, log, options.executor or SerialExecutor())
 
 
-def _pending(store: Store, resolved: Resolved, *, retry: bool) -> list[Task]:
+def _pending(store: Store, manifest: Manifest, shard: int, *, retry: bool) -> list[Task]:
     """The missing tasks, those of maps that are lost among them."""
-    results, manifest = Results(resolved.manifest, store), resolved.manifest
-    lost = store.lost_maps(
+    lost = _lost_maps(store, manifest)
+    return pending_tasks(manifest, Results(manifest, store), shard, retry=retry, lost=lost)
+
+
+def _lost_maps(store: Store, manifest: Manifest) -> dict[str, frozenset[int]]:
+    """By setting, the fingerprints of images whose maps were stored for a plan, and are damaged or gone."""
+    return store.lost_maps(
         {manifest.setting_key(model, one) for model, named in manifest.settings.items() for one in named}
     )
-    return pending_tasks(manifest, results, resolved.plan.shard, retry=retry, lost=lost)
 
 
 def _check_compatible(store: Store, resolved: Resolved, *, amend: bool) -> None:
@@ -301,12 +278,9 @@ def _check_compatible(store: Store, resolved: Resolved, *, amend: bool) -> None:
     previous = known.get(plan.name)
     if previous is None or amend:
         return
-    new: dict[str, Any] = json.loads(json.dumps(resolved.manifest.record()["plan"]))
-    before = {
-        **options_of("maps", "scores"),
-        **previous["plan"],
-    }  # an option that is newer than the run had its default
-    lines = changes(before, without_growth(before, new))
+    # an option that is newer than the run had its default
+    before = {**options_of("maps", "scores"), **previous["plan"]}
+    lines = changes(before, without_growth(before, resolved.manifest.record()["plan"]))
     if lines:
         raise InputError(
             f"{str(store.root)!r} holds a {plan.name} with other settings ({describe_changes(lines)})",
@@ -408,6 +382,18 @@ def read_status(run: Path) -> dict[str, Any]:
     blocks = store.blocks()
     plans = {name: Results(manifest, store, blocks) for name, manifest in manifests(store).items()}
     unused = orphaned(blocks, list(plans.values()))
+
+    def lost_maps(results: Results) -> list[dict[str, Any]]:
+        manifest, rows = results.manifest, list[dict[str, Any]]()
+        lost = _lost_maps(store, manifest)
+        for model, methods in manifest.settings.items() if lost else ():
+            images = {fingerprint(image["digest"]) for image in manifest.images_of(model)}
+            maps = {
+                method: len(lost.get(manifest.setting_key(model, method), frozenset()) & images) for method in methods
+            }
+            rows += [{"model": model, "method": method, "maps": n} for method, n in maps.items() if n]
+        return rows
+
     return {
         "run": str(run),
         "plans": {
@@ -417,7 +403,7 @@ def read_status(run: Path) -> dict[str, Any]:
                 "cells": [{key: getattr(cell, key) for key in _COUNTED} for cell in results.cells.values()],
                 "failures": results.failures().drop("images").to_dicts(),
                 "versions": results.versions,
-                "lost_maps": _lost_maps(store, results),
+                "lost_maps": lost_maps(results),
             }
             for name, results in plans.items()
         },
@@ -425,18 +411,6 @@ def read_status(run: Path) -> dict[str, Any]:
         "damaged": store.damaged(),
         "trials": sum(rows["method"] == TRIAL for rows in unused),
     }
-
-
-def _lost_maps(store: Store, results: Results) -> list[dict[str, Any]]:
-    """How many maps of a plan were stored, and are damaged or gone, by model and method."""
-    manifest, rows = results.manifest, list[dict[str, Any]]()
-    for model in results.models:
-        images = {fingerprint(image["digest"]) for image in manifest.images_of(model)}
-        for method in results.methods(model):
-            setting = manifest.setting_key(model, method)
-            lost = store.lost_maps([setting]).get(setting, frozenset()) & images
-            rows += [{"model": model, "method": method, "maps": len(lost)}] if lost else []
-    return rows
 
 
 def describe_failures(failures: Sequence[Mapping[str, Any]], limit: int) -> list[str]:

@@ -1,6 +1,6 @@
 """Compute tasks: maps and scores of some images by one method, as they are stored."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -12,8 +12,6 @@ from fringe._numbers.float64 import float64_on
 from fringe._numbers.rng import KeyedGenerator
 from fringe.baselines import InputSpace
 from fringe.bench.experiments._manifest import (
-    BoxEntry,
-    ExampleEntry,
     Manifest,
     Resolved,
     describe,
@@ -64,6 +62,8 @@ class TaskResult:
 
 #: Images of one size that are explained together, by digest, and what all methods share of them.
 _Batch = tuple[list[str], EvaluationContext]
+#: Images of one size, by digest, with their truth where it is known.
+_Opened = list[tuple[str, Tensor, Tensor | None]]
 #: Images without a score, by digest: a status and why; no status where the reason may pass, and nothing is recorded.
 _Failed = dict[str, tuple[Status | None, str]]
 
@@ -85,7 +85,7 @@ class TaskRunner:
         self.progress: Progress | None = None  # called as maps are made
         self._batch_size: int | Literal["auto"] = batch_size
         self._label = ""  # of the open model
-        self._shard: tuple[Any, list[_Batch], _Failed] | None = None
+        self._shard: tuple[Any, list[_Batch], _Failed] | None = None  # of the last images
         self._opened: dict[tuple[str, str], tuple[Tensor, Tensor | None]] | None = None
 
     def use(self, resolved: Resolved) -> None:
@@ -146,16 +146,16 @@ class TaskRunner:
         """Prepare those images (digests) that can be explained by a model, by size."""
         return [subject for _, subject in self._images(model, images)[0]]
 
-    def explainable(self, model: str, images: Sequence[str]) -> Iterator[tuple[str, EvaluationContext]]:
-        """Yield the images (digests) that can be explained by a model, each prepared alone. Raises FringeError if there
-        is none, with the reason of the last."""
-        count, reason = 0, ""
+    def first_explainable(self, model: str, images: Iterable[str]) -> tuple[str, EvaluationContext]:
+        """The first image (digest) that can be explained by a model, prepared alone. Raises FringeError if there is
+        none, with the reason of the last."""
+        reason = "none of those that were drawn can be read"
         for image in images:
-            groups, failed = self._images(model, (image,))
-            yield from ((image, subject) for _, subject in groups)
-            count, reason = count + len(groups), failed[image][1] if failed else reason
-        if reason and not count:
-            raise FringeError(f"images: {reason}")
+            batches, failed = self._images(model, (image,))
+            if batches:
+                return image, batches[0][1]
+            reason = failed[image][1]
+        raise FringeError(f"images: {reason}")
 
     def _evaluate(
         self, task: Task, images: list[str], subject: EvaluationContext, stored: Mapping[str, StoredMap]
@@ -219,23 +219,26 @@ class TaskRunner:
     def _images(self, model: str, images: Sequence[str]) -> tuple[list[_Batch], _Failed]:
         """Open the images of a task; they are cached for the next task, which usually has the same ones."""
         self._open(model)
-        name = (model, tuple(images))
-        if self._shard is None or self._shard[0] != name:
-            opened: dict[tuple[int, ...], list[tuple[str, Tensor, Tensor | None]]] = {}
-            failed = _Failed()
-            for image in images:
-                try:
-                    x, truth = self._image(image)
-                    opened.setdefault(tuple(x.shape), []).append((image, x, truth))
-                except FringeError as error:
-                    failed[image] = None if is_transient(error) else "unreadable", str(error)
-            groups = [self._group(group, failed) for group in opened.values()]
-            shard = (name, [group for group in groups if group is not None], failed)
-            self._shard = (
-                None if any(status is None for status, _ in failed.values()) else shard
-            )  # the next unit looks again
-            return shard[1], failed
-        return self._shard[1], self._shard[2]
+        name, opened, failed = (model, tuple(images)), dict[tuple[int, ...], _Opened](), _Failed()
+        if self._shard is not None and self._shard[0] == name:
+            return self._shard[1:]
+        for image in images:
+            try:
+                x, truth = self._image(image)
+                opened.setdefault(tuple(x.shape), []).append((image, x, truth))
+            except FringeError as error:
+                failed[image] = None if is_transient(error) else "unreadable", str(error)
+        batches = list[_Batch]()
+        # an image that the model refuses must not cost the others theirs
+        parts = one_by_one(
+            opened.values(), self._batch, lambda made: made[0] is None, lambda group: [[i] for i in group]
+        )
+        for _, (batch, reasons) in parts:
+            batches += [] if batch is None else [batch]
+            failed |= reasons
+        passing = any(status is None for status, _ in failed.values())  # the next task looks again
+        self._shard = None if passing else (name, batches, failed)
+        return batches, failed
 
     def _image(self, image: str) -> tuple[Tensor, Tensor | None]:
         name, opened = (self._label, image), self._opened or {}
@@ -245,57 +248,45 @@ class TaskRunner:
             self._opened[name] = result
         return result
 
-    def _group(self, group: list[tuple[str, Tensor, Tensor | None]], failed: _Failed) -> _Batch | None:
-        classifier, noise = self._classifier, KeyedGenerator(self.resolved.plan.seed)
+    def _batch(self, group: _Opened) -> tuple[_Batch | None, _Failed]:
+        """Images of one size with what all methods share of them, and why some of them or all cannot be explained."""
+        classifier, plan = self._classifier, self.resolved.plan
         images, x = [image for image, _, _ in group], torch.stack([x for _, x, _ in group]).to(self.device)
-        masks = {image: truth for image, _, truth in group if truth is not None}
+        masks, failed = {image: truth for image, _, truth in group if truth is not None}, _Failed()
         try:
             with classifier.session(x.device):
-                pictures = [self.resolved.pictures[image] for image in images]
-                arguments = forward_arguments(pictures, self.device)
+                arguments = forward_arguments([self.resolved.pictures[image] for image in images], self.device)
                 logits = classifier.logits(x, arguments, as_given=True)
                 faults = [self._fault(image, row) for image, row in zip(images, logits, strict=True)]
                 failed |= {i: ("failed", fault) for i, fault in zip(images, faults, strict=True) if fault}
                 valid = [i for i, fault in enumerate(faults) if not fault]
                 if not valid:
-                    return None
+                    return None, failed
                 x, logits, images = x[valid], logits[valid], [images[i] for i in valid]
-                arguments = arguments.select(torch.tensor(valid, device=self.device))
-                target = classifier.resolve_target(self._target(images), logits)
                 bounds = self._bounds if x.dim() == 4 else (None, None)
-                space = InputSpace(*bounds, self._references.get(tuple(x.shape[1:])))
-                keys = tuple(self.resolved.pictures[image].key for image in images)
                 problem = Problem(
-                    *(classifier, x, logits, target),
-                    ids=keys,
-                    rng=noise,
-                    domain=space,
-                    forward_args=arguments,
+                    *(classifier, x, logits, classifier.resolve_target(self._target(images), logits)),
+                    ids=tuple(self.resolved.pictures[image].key for image in images),
+                    rng=KeyedGenerator(plan.seed),
+                    domain=InputSpace(*bounds, self._references.get(tuple(x.shape[1:]))),
+                    forward_args=arguments.select(torch.tensor(valid, device=self.device)),
                     token_length=token_length_of(classifier),
                 )
-                candidates = self.resolved.plan.candidates(self.resolved.plan.model(self._label))
+                candidates = plan.candidates(plan.model(self._label))
                 methods = [one.method for one in candidates if one.method is not None and one.method.uses_gradients]
                 has_sum = all(method.is_complete or method.innermost.is_complete for method in methods)
                 verify(problem, {method.jvp_use(problem) for method in methods}, has_sum=has_sum)
-        except TargetError as error:
-            failed |= dict.fromkeys(images, ("failed", str(error)))
-            return None
         except Exception as error:  # a size that the model cannot take, an output that is no logits
             if is_misread(error):
                 raise
-            _stop_at_device_error(error, f"model {self._label!r}")
-            status, reason = None, model_error(error)
-            if not is_transient(error):
-                rest = [one for one in group if one[0] in images]
-                alone = [self._group([one], failed) for one in rest] if len(rest) > 1 else []
-                if None in alone:  # an image that the model refuses must not cost the others theirs
-                    taken = [one for one, batch in zip(rest, alone, strict=True) if batch is not None]
-                    return self._group(taken, failed) if taken else None
-                status, reason = "failed", f"the model cannot take an input of shape {tuple(x.shape[1:])}: {reason}"
-            failed |= dict.fromkeys(images, (status, reason))
-            return None
+            status, reason = None if is_transient(error) else "failed", str(error)
+            if not isinstance(error, TargetError):
+                _stop_at_device_error(error, f"model {self._label!r}")
+                shape = f"the model cannot take an input of shape {tuple(x.shape[1:])}: " if status else ""
+                reason = f"{shape}{model_error(error)}"
+            return None, failed | dict.fromkeys(images, (status, reason))
         truth = torch.stack([masks[image] for image in images]).to(x.device) if masks else None
-        return images, EvaluationContext(problem, truth)
+        return (images, EvaluationContext(problem, truth)), failed
 
     def _fault(self, image: str, logits: Tensor) -> str | None:
         """Why an image cannot be explained, or None."""
@@ -308,15 +299,11 @@ class TaskRunner:
         return None if label < len(logits) else f"label {label} does not fit a model of {len(logits)} classes"
 
     def _target(self, images: Sequence[str]) -> Any:
-        entries = [self.resolved.pictures[image] for image in images]
-        known = [entry.example.target for entry in entries if isinstance(entry, ExampleEntry)]
-        if self.resolved.plan.target == "predicted":  # "no object" is no answer
-            known += [entry.box.label for entry in entries if isinstance(entry, BoxEntry)]
-        if len(known) == len(entries):
-            return torch.tensor(known, device=self.device)
-        if self.resolved.plan.target != "label":
-            return self.resolved.plan.target
-        return torch.tensor([entry.ref.label for entry in entries], device=self.device)
+        entries, target = [self.resolved.pictures[image] for image in images], self.resolved.plan.target
+        known = [entry.target for entry in entries if entry.label or target == "predicted"]  # "no object" is no answer
+        if target == "label" and not known:
+            known = [entry.ref.label for entry in entries]
+        return torch.tensor(known, device=self.device) if known and None not in known else target
 
 
 def _evaluate_stored(evaluator: Evaluator, images: list[str], stored: Mapping[str, StoredMap]) -> MethodResult | None:
@@ -340,31 +327,19 @@ def _metadata(subject: EvaluationContext, row: MethodResult) -> list[dict[str, A
     target, logits, made = subject.problem.target, subject.problem.logits, row.attribution
     with float64_on(logits.device):
         confidence = logits.double().softmax(1).gather(1, target[:, None])[:, 0].tolist()
-    size, of_maps = len(target), dict[str, Tensor]()
+    size = len(target)
     shared = {name: getattr(row.passes, name) / size for name in ("forward", "jvp", "vjp")}
-    if made is not None:
-        of_maps = {
-            **made.diagnostics,
-            "completeness_residual": made.completeness_residual,
-            "endpoint_score": made.endpoint_score,
-            "input_score": made.score,
-        }
+    shared |= {"error": row.error, "seconds": row.seconds / size, "batch": size}
     metadata: list[dict[str, Any]] = [
-        {
-            "target": int(target[i]),
-            "confidence": confidence[i],
-            "status": fault or "ok",
-            "error": row.error,
-            **shared,
-            "seconds": row.seconds / size,
-            "batch": size,
-        }
-        for i, fault in enumerate(row.faults)
+        {"target": label, "confidence": probability, "status": fault or "ok", **shared}
+        for label, probability, fault in zip(target.tolist(), confidence, row.faults, strict=True)
     ]
     if made is not None:
-        for i, of_image in enumerate(metadata):
-            of_image["verdict"] = made.verdict[i]
-            of_image["diagnostics"] = [(name, float(column[i])) for name, column in of_maps.items()]
+        residual, ends = made.completeness_residual, {"endpoint_score": made.endpoint_score, "input_score": made.score}
+        of_maps = {**made.diagnostics, "completeness_residual": residual, **ends}
+        columns = zip(*(map(float, column.tolist()) for column in of_maps.values()), strict=True)
+        for of_image, verdict, values in zip(metadata, made.verdict, columns, strict=True):
+            of_image |= {"verdict": verdict, "diagnostics": list(zip(of_maps, values, strict=True))}
     return metadata
 
 
