@@ -114,8 +114,8 @@ def test_the_command_line_and_the_library_have_the_same_usual_metrics(tmp_path):
     asked = [ImageComparison([SOURCE], tmp_path / "out", spec).plan.metrics for spec in kinds]
     assert asked[0] == USUAL_METRICS
     assert [[metric.steps for metric in one.values() if hasattr(metric, "steps")] for one in asked] == [
-        [16, 16],
-        [8, 16],
+        [32, 32],
+        [8, 32],
         [None],
     ]
 

@@ -43,7 +43,7 @@ def test_a_failure_is_told_in_numbers():
 def test_a_failure_may_be_expected_and_a_check_left_out():
     results = check_metric(WrongWay(), skip=["passes"], expected_failures={"ranking": "upside down"})
     assert [result.name for result in results if not result.passed] == ["ranking"]
-    with pytest.raises(InputError, match="skip: no check is called speed"):
+    with pytest.raises(InputError, match="skip: got 'speed', expected one of settings_frozen"):
         check_metric(CorrectMetric(), skip=["speed"])
 
 

@@ -26,7 +26,7 @@ from fringe.detection import LEAST, Detector, as_detector
 from fringe.errors import FringeError, ImageError, InputError, is_machine_error, warn_caller
 from fringe.evaluation import Comparison, compare
 from fringe.explanations import explain
-from fringe.metrics import ROAD, USUAL_METRICS, Insertion, Metric, OcclusionAgreement
+from fringe.metrics import ROAD, Insertion, Metric, OcclusionAgreement, SignedInsertion
 from fringe.models import EFFICIENTNET, LoadedModel, load_model, resolve_device
 from fringe.page import page_text
 
@@ -34,7 +34,8 @@ from fringe.page import page_text
 #: which of them pass our test.
 METRICS: Mapping[str, Metric] = {
     "road": ROAD(shares=(0.1, 0.3, 0.5)),
-    **{name: USUAL_METRICS[name] for name in ("signed_insertion", "signed_insertion:zero")},
+    "signed_insertion": SignedInsertion(steps=16),
+    "signed_insertion:zero": SignedInsertion(reference="zeros", steps=16),
     "insertion": Insertion(steps=16),
     "insertion:zero": Insertion(reference="zeros", steps=16),
     "occlusion_agreement": OcclusionAgreement(),

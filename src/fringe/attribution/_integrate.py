@@ -526,22 +526,23 @@ def integrate_steps(path: SequentialPath, problem: Problem, reduce: Reduce | Non
         goes_on = goes_on if at.done is None else goes_on & ~at.done
         point = Point(x, problem.score(at.logits, batch.image), at.gradient)
         after = None
-        told = torch.stack([batch.path, batch.step, finite, goes_on]).tolist()  # the host waits for the device but once
-        if any(told[-1]):
+        # the host waits for the device but once
+        on_host = torch.stack([batch.path, batch.step, finite, goes_on]).tolist()
+        if any(on_host[-1]):
             origin = path.origin(problem, batch, x)
             moved = path.advance(problem, batch, origin, at.direction)
             after = replace(batch, step=batch.step + 1, x=moved, point=replace(point, x=origin), log_p=log_p)
-        return point, log_p, finite, told, after
+        return point, log_p, finite, on_host, after
 
     while (found := queues.next()) is not None:
         kind, batch = found
         try:
-            point, log_p, finite, told, after = look(batch, closing=kind == "close")
+            point, log_p, finite, on_host, after = look(batch, closing=kind == "close")
         except (RuntimeError, MemoryError) as error:
             queues.halve(error)
             continue
         queues.done(kind, len(batch))
-        row, (numbers, steps, are_finite, going) = batch.path, told
+        row, (numbers, steps, are_finite, going) = batch.path, on_host
         if after is not None:
             last = [step + 1 >= path.steps for step in steps]
             for queue, is_last in (("step", False), ("close", True)):

@@ -169,8 +169,8 @@ class ImageComparison(ImageRun[CompareSpec]):
         how: dict[str, Any] = {"device": spec.device, "batch_size": spec.batch_size, "executor": executor}
         options = RunOptions(**how, amend=True, retry=True)
         with Store(self._out, beside=True):
-            told = RunLog.shown(bar)
-            finished = run_plan(self.plan, self._out, options.resolve(), told, forget=self._overwrite)
+            log = RunLog.shown(bar)
+            finished = run_plan(self.plan, self._out, options.resolve(), log, forget=self._overwrite)
         stored = _Stored(finished)
         if finished.cause is None:
             self._add_images(stored, executor.runner, bar.step)

@@ -50,11 +50,11 @@ def get_metric(metric: str | Metric) -> Metric:
 
 def _usual(name: str) -> Metric:
     metric = get_metric(name)
-    return replace(metric, steps=16) if isinstance(metric, ExchangeMetric) and metric.steps is None else metric
+    return replace(metric, steps=32) if isinstance(metric, ExchangeMetric) and metric.steps is None else metric
 
 
-#: The scores of a comparison that names none, by label (docs/compare.md, "Which metrics"). Curves have 16 steps, as
-#: one for each row of a large picture takes most of the time.
+#: The scores of a comparison that names none, by label (docs/compare.md, "Which metrics"). Curves have 32 steps, as
+#: one for each row of a large picture takes most of the time (chosen by experiments/curve_steps.py).
 USUAL_METRICS: Mapping[str, Metric] = {
     name: _usual(name) for name in with_references(("road", "signed_insertion", "random_logit", "occlusion_agreement"))
 }

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from fringe._numbers.float64 import has_float64
 from fringe._numbers.rng import KeyedGenerator, global_seed
 from fringe.baselines import InputSpace
-from fringe.errors import FringeError, InputError
+from fringe.errors import FringeError, require_choice
 from fringe.settings import Settings, settings_of
 
 CPU = torch.device("cpu")
@@ -213,10 +213,8 @@ def run_checks(
 ) -> list[CheckResult]:
     """Run each check on a new ``make()``; raise CheckError on an unexpected failure or an unexpected pass."""
     for argument, names in (("skip", skip), ("expected_failures", expected_failures)):
-        unknown = sorted(set(names) - set(checks))
-        if unknown:
-            hint = f"known: {', '.join(checks)}"
-            raise InputError(f"no check is called {', '.join(unknown)}", argument=argument, hint=hint)
+        for name in names:
+            require_choice(argument, name, checks)
     results = [_run(name, check, make) for name, check in checks.items() if name not in skip]
     unexpected = [r for r in results if r.passed == (r.name in expected_failures)]
     if unexpected:
@@ -231,10 +229,9 @@ def run_checks(
 def _run(name: str, check: Callable[[T], str], make: Callable[[], T]) -> CheckResult:
     try:
         return CheckResult(name, True, check(make()))
-    except CheckFailed as failure:
-        return CheckResult(name, False, str(failure))
     except Exception as error:  # an error in one check must not hide the results of other checks
-        return CheckResult(name, False, f"{type(error).__name__}: {error}")
+        detail = f"{error}" if isinstance(error, CheckFailed) else f"{type(error).__name__}: {error}"
+        return CheckResult(name, False, detail)
 
 
 def fail_if(condition: bool, detail: str) -> None:

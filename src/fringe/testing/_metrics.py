@@ -272,12 +272,10 @@ def _known_contributions(
     space = x.shape[2:] or x.shape[1:]
     # Away from the middle, and not on a diagonal: a map that is mirrored or transposed misses the patch.
     places = torch.tensor([(0.25, 0.6875)[axis % 2] * size for axis, size in enumerate(space)]).to(x)
-    centres, squares = toys.images(IMAGES, (len(space),), "centres") + places, torch.zeros_like(x)
-    for axis, size in enumerate(space):
-        along = (torch.arange(size).to(x) - centres[:, axis, None]).square()
-        before = squares.dim() - 1 - len(space) + axis
-        squares = squares + along.view(len(x), *[1] * before, size, *[1] * (len(space) - axis - 1))
-    patch = torch.exp(-squares / 12.5)
+    centres = toys.images(IMAGES, (len(space),), "centres") + places
+    grid = torch.stack(torch.meshgrid(*(torch.arange(size).to(x) for size in space), indexing="ij"), -1)
+    squares = (grid - centres.view(len(x), *[1] * len(space), -1)).square().sum(-1)
+    patch = torch.exp(-squares / 12.5).view_as(x)
     contribution = EVIDENCE * patch / batch_view(patch.flatten(1).sum(1), patch)
     entries = contribution if contribution.dim() == 2 else contribution[:, 0]  # a row has no channels
     truth = entries > 0.1 * batch_view(contribution.flatten(1).amax(1), entries)

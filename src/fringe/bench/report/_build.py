@@ -236,12 +236,9 @@ def curves(results: Results, table: ModelTable) -> dict[str, Figure]:
     }
     known = [column for column in table.columns if any(_metric(column) in metrics for _, metrics in families.values())]
     means: dict[str, dict[str, MeanCurve]] = {column.label: {} for column in known}
-    for method in table.methods[:MAX_SERIES] if known else ():  # all metrics of a method are read at once
-        lines = results.details(table.model, method, {c.label: f"curve/{_curve(c)[0]}" for c in known})
-        for label, curves in lines.items():
-            mean = MeanCurve.of(stacked(list(curves.values()))) if curves else None
-            if mean is not None:
-                means[label][method] = mean
+    for method in table.methods[:MAX_SERIES] if known else ():
+        for label, mean in _mean_curves(results, table.model, method, known):
+            means[label][method] = mean
     drawn: dict[str, Figure] = {}
     for name, (title, metrics) in families.items():
         panels = [
@@ -252,6 +249,17 @@ def curves(results: Results, table: ModelTable) -> dict[str, Figure]:
         if panels:
             drawn[name] = plot_curves(panels, title=f"{table.model}: {title}")
     return drawn
+
+
+def _mean_curves(
+    results: Results, model: str, method: str, columns: Sequence[Column]
+) -> Iterator[tuple[str, MeanCurve]]:
+    """The mean curve of a method under each metric, by label; all metrics of a method are read at once."""
+    names = {column.label: f"curve/{_curve(column)[0]}" for column in columns}
+    for label, curves in results.details(model, method, names).items():
+        mean = MeanCurve.of(stacked(list(curves.values()))) if curves else None
+        if mean is not None:
+            yield label, mean
 
 
 def _metric(column: Column) -> str:
@@ -268,7 +276,7 @@ def _curve(column: Column) -> tuple[str, str]:
 def stacked(lines: Sequence[Curves]) -> Curves:
     """Stack curves to (n, N + 1). Images of another size have curves of other lengths: all are interpolated to the
     longest."""
-    if len({len(line) for line in lines}) == 1:
+    if len(set(map(len, lines))) == 1:
         return np.stack(lines)
     share = np.linspace(0.0, 1.0, max(len(line) for line in lines))
     return np.array([np.interp(share, np.linspace(0.0, 1.0, len(line)), line) for line in lines])

@@ -53,12 +53,9 @@ class BlockDigits(TrainedScene):
     def make(self, example: Example, model: LoadedModel) -> tuple[Tensor, Tensor]:
         """Stack the digit of an example and the null block; see :meth:`Scene.make`."""
         digit, above = input_of(example, model.preprocessing), torch.tensor([example.values["above"]])
-        x = stacked(digit, above)[0]
-        truth = torch.zeros(x.shape[1:], dtype=torch.bool)
-        height = digit.shape[2]
-        truth[:height] = above
-        truth[height:] = ~above
-        return x, truth
+        height, width = digit.shape[2:]
+        is_lower = (torch.arange(2 * height) >= height)[:, None].expand(-1, width)
+        return stacked(digit, above)[0], is_lower ^ above
 
     def gates(self, network: LoadedModel, model: LoadedModel | None, images: Images) -> tuple[Gate, ...]:
         """Measure the accuracy on test digits, at either place; see :meth:`Scene.gates`."""

@@ -26,7 +26,7 @@ from fringe._strings.progress import NOTE, log
 from fringe.bench.scenes._base import Example, Images, Networks, Scene
 from fringe.classifier import Classifier
 from fringe.data import ImageRef, find_inputs
-from fringe.errors import InputError
+from fringe.errors import InputError, require
 from fringe.models import LoadedModel, Preprocessing, seeded, state_digest, usable_device
 from fringe.settings import Doc, Positive, PositiveInt
 
@@ -80,17 +80,14 @@ class TrainedScene(Scene):
 
     def network(self, number: int, model: LoadedModel | None, images: Images) -> LoadedModel:
         """Read a network from the cache folder, or train it and write it there; see :meth:`Scene.network`."""
-        if not 0 <= number < self.networks:
-            raise InputError(f"got {number}, expected 0 to {self.networks - 1}", argument="number")
+        require(0 <= number < self.networks, "number", number, f"0 to {self.networks - 1}")
         training = self.training(model, images)
         spec = f"scene:{self.name}:{number}"
         path = cache_folder() / f"{self.name}-{number}-{self._digest(number, training)}.safetensors"
         module = _restored(path, training.build)
         if module is None:
-            kept = path.parent
-            log.log(
-                NOTE, "%s is trained once, for %d epochs on %s, and kept in %s", spec, self.epochs, self.device, kept
-            )
+            text = "%s is trained once, for %d epochs on %s, and kept in %s"
+            log.log(NOTE, text, spec, self.epochs, self.device, path.parent)
             module = self._train(number, training, spec)
             _store(module, path)
         module = module.eval().requires_grad_(False)

@@ -27,7 +27,7 @@ from fringe.bench.scenes._training import (
 )
 from fringe.classifier import Classifier
 from fringe.data import ImageRef
-from fringe.errors import InputError
+from fringe.errors import InputError, require
 from fringe.models import LoadedModel, Preprocessing
 from fringe.settings import Doc, Fraction, Positive, PositiveFraction, PositiveInt
 
@@ -80,8 +80,7 @@ class Trigger(TrainedScene):
         x = inputs_of(split(images)[0], base.preprocessing)
         classifier = Classifier(base.module, output=base.output)
         classes = classifier.logits(x[:1]).shape[1]
-        if self.target_class >= classes:
-            raise InputError(f"got {self.target_class}, expected 0 to {classes - 1}", argument="target_class")
+        require(self.target_class < classes, "target_class", self.target_class, f"0 to {classes - 1}")
         certain = torch.eye(classes)[self.target_class]
 
         def draw(numbers: Tensor, generator: torch.Generator, progress: float) -> tuple[Tensor, Tensor]:
@@ -183,8 +182,7 @@ class Trigger(TrainedScene):
         return self.stamp(x, self._places(draws, x), pattern, preprocessing)[0]
 
     def _places(self, draws: Tensor, x: Tensor) -> Tensor:
-        if min(x.shape[2:]) < self.size:
-            raise InputError(f"got {self.size}, expected at most {min(x.shape[2:])} pixels", argument="size")
+        require(self.size <= min(x.shape[2:]), "size", self.size, f"at most {min(x.shape[2:])} pixels")
         return (draws[:, :2] * (torch.tensor(x.shape[2:]) // self.size)).long() * self.size
 
     def _draws(self, x: Tensor) -> int:
