@@ -6,6 +6,7 @@ import os
 
 import pytest
 
+import fringe.bench.cards
 from command_line import run
 from fringe._files import disk as _files
 from fringe.bench.experiments import ExperimentSpec, run_experiment
@@ -36,12 +37,31 @@ def code(tmp_path_factory):
     return path
 
 
+@pytest.fixture(scope="module")
+def cards():
+    return {}
+
+
+@pytest.fixture
+def measured_once(cards, monkeypatch):
+    """The same method with the same options is measured by the first test that asks for it."""
+
+    def verify(target, *, progress, **options):
+        asked = repr((target, options))
+        if asked not in cards:
+            cards[asked] = measure(target, **options, progress=progress)
+        return cards[asked]
+
+    measure = fringe.bench.cards.verify
+    monkeypatch.setattr("fringe.bench.cards.verify", verify)
+
+
 def test_a_file_without_its_function_hears_how_one_is_named(code, tmp_path):
     result = run("verify", str(code), "--trust-code", "--out", tmp_path)
     assert (result.exit_code, "names no function; name one, as in " in result.stderr) == (2, True), result.output
 
 
-def test_a_method_that_keeps_all_checks_exits_with_zero(code, tmp_path):
+def test_a_method_that_keeps_all_checks_exits_with_zero(code, tmp_path, measured_once):
     result = run("verify", f"{code}:saliency", "--trust-code", *SHORT, "--out", tmp_path)
     assert result.exit_code == 0, result.output
     assert "checks: 22 of 22 hold; 2 more do not apply" in result.stdout  # no steps, no baseline
@@ -55,7 +75,7 @@ def test_a_method_that_keeps_all_checks_exits_with_zero(code, tmp_path):
     assert {path.name for path in tmp_path.iterdir()} == {"card.html", "card.md", "card.json", "figures"}
 
 
-def test_a_theorem_that_may_fail_is_said_and_is_no_error(code, tmp_path):
+def test_a_theorem_that_may_fail_is_said_and_is_no_error(code, tmp_path, measured_once):
     arguments = ("verify", f"{code}:leaking", "--trust-code", *SHORT, "--out", tmp_path)
     result = run(*arguments, "--allow", "constant_model,unread_inputs,explained_class")
     assert (result.exit_code, "checks: 19 of 22 hold" in result.stdout) == (0, True), result.output
@@ -77,7 +97,7 @@ def test_maps_of_a_wrong_shape_are_said_once_with_the_shapes_that_are_taken(tmp_
 
 
 @pytest.mark.parametrize("as_json", [False, True])
-def test_a_card_that_cannot_be_written_is_shown(code, tmp_path, monkeypatch, as_json):
+def test_a_card_that_cannot_be_written_is_shown(code, tmp_path, monkeypatch, measured_once, as_json):
     def full(*_, **__):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 

@@ -113,10 +113,12 @@ def test_gates_hold_for_the_rule_alone():
     assert gates("gate", by_heart) == [True, False, False]
 
 
+#: Of the two networks of a scene `make thorough` trains the first, and `make sweep` the other.
+BOTH = [pytest.param(0, marks=pytest.mark.thorough), pytest.param(1, marks=pytest.mark.slow)]
+
+
 @pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize(
-    "number", [pytest.param(0, marks=pytest.mark.thorough), pytest.param(1, marks=pytest.mark.slow)]
-)
+@pytest.mark.parametrize("number", BOTH)
 def test_gates_hold_for_every_network(name, number):
     scene = get_scene(name)
     assert scene.networks == 2

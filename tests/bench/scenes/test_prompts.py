@@ -193,10 +193,12 @@ def test_controls_of_texts_and_where_they_take_part():
         assert "power(1.5):ig" in labels(scene, True)
 
 
+#: Of the two networks of a scene `make thorough` trains the first, and `make sweep` the other.
+BOTH = [pytest.param(0, marks=pytest.mark.thorough), pytest.param(1, marks=pytest.mark.slow)]
+
+
 @pytest.mark.parametrize("name", RULES)
-@pytest.mark.parametrize(
-    "number", [pytest.param(0, marks=pytest.mark.thorough), pytest.param(1, marks=pytest.mark.slow)]
-)
+@pytest.mark.parametrize("number", BOTH)
 def test_gates_hold_for_every_network(name, number, tmp_path, monkeypatch):
     monkeypatch.setenv("FRINGE_CACHE", str(tmp_path))
     scene = get_scene(name)
