@@ -9,7 +9,7 @@ export OMP_NUM_THREADS ?= 1
 # Compiled files are stored: to compile all tests again takes each process 15 seconds.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test thorough portable browser docs lint types check matrix sweep bench gpu results paper dist clean
+.PHONY: demo test thorough portable portable-scalar portable-threads browser docs lint types check matrix sweep bench gpu results paper dist clean
 
 # What the demo needs: fringe with its extra `photo`.
 $(PHOTO): pyproject.toml constraints.txt
@@ -40,8 +40,10 @@ thorough: $(STAMP)
 
 # Maps and scores on other processors: without vector instructions, and with sums in another order and two threads.
 PORTABLE := -m "not slow and not thorough" tests/contract/test_golden_maps.py tests/contract/test_methods_contract.py
-portable: $(STAMP)
+portable: portable-scalar portable-threads
+portable-scalar: $(STAMP)
 	ATEN_CPU_CAPABILITY=default $(BIN)/python -m pytest -n 2 --dist worksteal $(PORTABLE)
+portable-threads: $(STAMP)
 	MKL_CBWR=COMPATIBLE DNNL_MAX_CPU_ISA=AVX2 OMP_NUM_THREADS=2 OMP_WAIT_POLICY=PASSIVE \
 	  $(BIN)/python -m pytest $(PORTABLE) -k "not keeps_the_contract"
 

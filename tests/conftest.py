@@ -18,6 +18,7 @@ SHARED = Path(os.environ.get("FRINGE_SHARED", REPOSITORY.parent / "shared"))
 TOGETHER = (
     *("app/test_app_browser.py", "app/test_server.py", "page/test_page_browser.py", "text/test_text_classifier.py"),
     *("explanations/test_explanations.py", "explanations/test_notebook.py"),
+    *("bench/experiments/test_ray.py", "bench/report/test_page.py", "detection/test_detector_families.py"),
     *("test_docs.py", "test_gpu_benchmark.py", "test_how_to.py"),
 )
 

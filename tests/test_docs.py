@@ -6,6 +6,7 @@ import importlib
 import importlib.util
 import inspect
 import json
+import os
 import re
 import runpy
 import shutil
@@ -150,7 +151,10 @@ def test_the_citation_is_of_this_version_and_of_the_paper():
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory) -> Path:
-    """The site of a copy, built with warnings as errors and without running the examples."""
+    """The site that ``make docs`` has built, in the folder FRINGE_SITE; without one that of a copy, built with warnings
+    as errors and without running the examples."""
+    if built := os.environ.get("FRINGE_SITE"):
+        return (ROOT / built).resolve(strict=True)
     pytest.importorskip("sphinx_gallery")
     pytest.importorskip("pydata_sphinx_theme")
     folder = tmp_path_factory.mktemp("site")

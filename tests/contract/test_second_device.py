@@ -178,7 +178,7 @@ def test_every_method_keeps_the_contract_there(strict_place, name, method):
     [
         FRInGe(tau=3e-2, reference=(0.4, 0.3, 0.2, 0.1)),
         FRInGe(tau=3e-2),
-        FRInGe(tau=3e-2, until="arrival"),
+        FRInGe(tau=2e-1, until="arrival"),
         FRInGe(tau=3e-2, structure="none"),
         PaperFRInGe(tau=3e-2),
         PaperFRInGe(tau=3e-2, cg_iterations=3),

@@ -10,8 +10,10 @@ from small_plans import IG, done_units, models, net_file, picture, pictures, sma
 from synthetic_units import expected, job, manifest, noted, table
 
 from fringe import IntegratedGradients
+from fringe._files.records import changes
 from fringe.bench.experiments import ProcessExecutor, RunLog, RunOptions, run_plan
 from fringe.bench.experiments._executors import SerialExecutor, run_tasks
+from fringe.bench.experiments._manifest import without_growth
 from fringe.bench.experiments._plan import PlanModel
 from fringe.bench.experiments._results import Results, manifests, read_results
 from fringe.bench.experiments._store import Store
@@ -70,6 +72,23 @@ def test_other_settings_under_one_name_are_refused_and_shown(tmp_path):
         with pytest.raises(InputError, match=rf"^out: .*holds a digits with other settings \({difference}\); name"):
             run_plan(replace(plan, **change), tmp_path, RunOptions())
     assert run_plan(plan, tmp_path, RunOptions()).log.reports == []  # none of them was let in
+
+
+def test_a_limit_may_be_raised_and_not_lowered():
+    """Of a metric and of a scene alike; one that is larger than all images is none."""
+    parts = {"models": {}, "preprocessing": {}, "methods": {}}
+    whole = {**parts, "metrics": {"m": {}}, "scenes": {"s": {}}, "limits": {}, "n": 9}
+    few = {**whole, "limits": {"m": 4}, "examples": {"s": 4}}
+    more = {**whole, "limits": {"m": 12}, "examples": {"s": 6}}
+    for previous, new in (
+        (few, more),
+        (few, whole),
+        (more, {**more, "n": 20}),
+        (few, {**few, "limits": {"m": 4, "o": 1}}),
+    ):
+        assert without_growth(previous, new) == previous
+    for previous in (whole, more):
+        assert changes(previous, without_growth(previous, few))[-1].startswith("examples")
 
 
 @pytest.mark.parametrize("amend", [False, True])

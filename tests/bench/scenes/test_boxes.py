@@ -1,5 +1,7 @@
 """Scenes of detectors: what is drawn, what is true of it, and what runs make of it."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -138,11 +140,18 @@ def test_a_run_passes_each_example_its_place_and_takes_photographs_as_clusters(t
     assert [gate["holds"] for gate in found.manifest.gates(model)][1:] == [True, True]
 
 
-@pytest.mark.thorough
-@pytest.mark.parametrize("name", ["shapes", "context"])
-def test_a_network_that_is_trained_passes_its_gates(name, tmp_path, monkeypatch):
+@pytest.mark.parametrize(
+    ("name", "changed"),
+    [
+        pytest.param("shapes", {}, marks=pytest.mark.thorough),
+        pytest.param("context", {"epochs": 4}, marks=pytest.mark.thorough),  # which suffice
+        pytest.param("context", {}, marks=pytest.mark.slow),
+    ],
+    ids=["shapes", "context in half of the epochs", "context"],
+)
+def test_a_network_that_is_trained_passes_its_gates(name, changed, tmp_path, monkeypatch):
     monkeypatch.setenv("FRINGE_CACHE", str(tmp_path))
-    scene = get_scene(name)
+    scene = replace(get_scene(name), **changed)
     network = scene.network(0, None, [])
     gates = scene.gates(network, None, [])
     assert all(gate.holds for gate in gates), [str(gate) for gate in gates]

@@ -115,9 +115,10 @@ def perform_or_exit(runner: TaskRunner, task: Task, stored: Stored) -> TaskResul
         os._exit(1)
 
 
-#: Tasks, each with the stored maps of its images, as an executor asks for them; None where those that are left are
-#: claimed by another run now.
-Tasks = Iterator[tuple[Task, Stored] | None]
+#: A task with the stored maps of its images.
+Order = tuple[Task, Stored]
+#: Tasks as an executor asks for them; None where those that are left are claimed by another run now.
+Tasks = Iterator[Order | None]
 #: Tasks that ended, each with its result, or the reason why it has none: its process ended, or was late, as in "ended
 #: its process (SIGKILL), 3 times".
 Ended = Generator[tuple[Task, TaskResult | str]]
@@ -242,7 +243,7 @@ class Worker(Protocol):
     how it ended; None if it says nothing yet. FringeError is raised if it cannot use the model.
     """
 
-    order: tuple[Task, Stored] | None = None
+    order: Order | None = None
     busy: bool = True
     since: float = math.inf
 
@@ -281,8 +282,8 @@ class PoolExecutor(Executor, ABC):
     def perform(self, runner: TaskRunner, tasks: Tasks, most: int) -> Ended:
         if not most:
             return
-        workers, again, tries = list[Worker](), deque[tuple[Task, Stored]](), Counter[str]()
-        order: tuple[Task, Stored] | tuple[()] | None = None
+        workers, again, tries = list[Worker](), deque[Order](), Counter[str]()
+        order: Order | tuple[()] | None = None
         with self._pool(runner, most) as (size, start, wait_for), contextlib.ExitStack() as stack:
             stack.callback(lambda: [worker.close() for worker in workers])
             while again or order != () or any(worker.busy and worker.order for worker in workers):
@@ -314,7 +315,7 @@ class PoolExecutor(Executor, ABC):
                         yield taken[0], answer
 
 
-def _why_failed(tries: Counter[str], order: tuple[Task, Stored] | None, end: str) -> str | None:
+def _why_failed(tries: Counter[str], order: Order | None, end: str) -> str | None:
     """Count that a worker ended or was late: the reason why its task failed, or None if it is tried again. Raises
     FringeError after some that ended before they took a task: none is to blame, and another would end the same way."""
     key = _START if order is None else order[0].key
