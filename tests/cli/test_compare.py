@@ -107,7 +107,8 @@ def test_the_page_is_one_file_with_the_picture_and_the_table_of_the_terminal(tmp
     assert "<script" not in page
     text = html.unescape(page)
     assert str(tmp_path) not in text  # folders are not for those who it is sent to
-    assert all(part in text for part in ("broken.jpg': not an image", "method ig", "steps=10", "versions", "torch="))
+    parts = ("broken.jpg': not an image", "method ig", "steps=10", "metric=sparseness", "versions", "torch=")
+    assert all(part in text for part in parts)
     rows = [re.sub("<[^>]*>", " ", row).split() for row in re.findall("<tr>(.*?)</tr>", text, re.DOTALL)]
     shown = {tuple(re.sub(r" \((.*?)\)", r" \1", line).split()) for line in result.stdout.splitlines()}
     assert {row[0] for row in rows if tuple(row) in shown} >= {"method", "fringe", "ig", *CONTROLS, "diffusion"}

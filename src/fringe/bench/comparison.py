@@ -274,7 +274,8 @@ class ImageComparison(ImageRun[CompareSpec]):
         counts = {"boxes": str(self.done), "photographs": str(len(photographs))} if self.found else {}
         facts |= {**(counts or {"images": str(self.done)}), "class": explained or str(self.target)}
         recipes = [("versions", document["versions"]), ("preprocessing", document["preprocessing"])]
-        recipes += [(f"method {one['label']}", one["settings"]) for one in methods]
+        configured = [*(("method", one) for one in methods), *(("metric", one) for one in document["metrics"])]
+        recipes += [(f"{kind} {one['label']}", one["settings"]) for kind, one in configured]
         rows = [(what, ", ".join(f"{name}={value}" for name, value in one.items())) for what, one in recipes]
         rows += [("weights", document["model"]["digest"]), ("seed", str(document["seed"]))]
         controls = [one["label"] for one in document["methods"] if one["control"]]

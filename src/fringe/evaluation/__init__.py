@@ -38,8 +38,6 @@ from fringe.evaluation._statistics import (
     estimate,
     estimate_all,
     holm,
-    is_of_another,
-    is_rival,
     paired,
     paired_all,
     too_few,
