@@ -23,7 +23,7 @@ from fringe.captum import CaptumAttributor
 from fringe.evaluation._evaluator import CONTROLS, Evaluator, parse_methods
 from fringe.geometry import log_probabilities, softening_temperature, target_rest_logits
 from fringe.linalg import inner_product
-from fringe.metrics import EndpointKL, EvaluationContext, Insertion, MaxSensitivity, Sparseness, get_metric
+from fringe.metrics import EndpointKL, EvaluationContext, Infidelity, Insertion, MaxSensitivity, Sparseness, get_metric
 from fringe.models import load_model
 from fringe.paths import Problem
 from fringe.quantus import explain_func
@@ -234,7 +234,8 @@ def test_every_metric_gives_the_same_numbers_there(place, name):
 
 
 def test_methods_are_compared_there(place):
-    metrics = ["mas_insertion", "deletion", "infidelity", "max_sensitivity"]
+    metrics = {name: get_metric(name) for name in ("mas_insertion", "deletion")}
+    metrics |= {"infidelity": Infidelity(samples=10), "max_sensitivity": MaxSensitivity(samples=2)}
     methods = [fringe.IntegratedGradients(steps=4), fringe.SmoothGrad(samples=2)]
     expected = fringe.compare(here(), X, methods, metrics, ids="abc")
     with place():
@@ -253,7 +254,7 @@ def test_a_benchmark_runs_there_and_keeps_maps_of_the_cpu(place):
         models=(PlanModel("digits", "embedded:digits", {"ig": fringe.IntegratedGradients(steps=4)}),),
         metrics={
             "sparseness": Sparseness(),
-            "insertion": Insertion(),
+            "insertion": Insertion(steps=8),
             "kl": EndpointKL(),
             "max": MaxSensitivity(samples=2),
         },
