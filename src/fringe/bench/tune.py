@@ -35,9 +35,10 @@ from fringe.bench.tuning import (
     space_of,
     tune,
 )
-from fringe.errors import FringeError, InputError, TransientError, warn_caller, wrong_value
+from fringe.errors import FringeError, InputError, TransientError, require_choice, warn_caller, wrong_value
 from fringe.inputs import content_of
 from fringe.metrics import get_metric
+from fringe.settings import settings_of
 
 Texts = Annotated[tuple[str, ...], BeforeValidator(lambda value: (value,) if isinstance(value, str) else value)]
 
@@ -103,6 +104,7 @@ def read_search_space(plan: Plan, texts: Sequence[str], *, smoothing: bool = Tru
     given = unique((read_pair(text, "search", form, alone=True) for text in texts), "search")
     ranges: dict[str, tuple[float, float] | None] = dict.fromkeys(given)
     for key, bounds in given.items():
+        require_choice("search", key, settings_of(kind))
         if bounds:
             try:
                 low, high = map(float, bounds.split(","))
