@@ -343,8 +343,8 @@ def returned_figure(block: Any, block_vars: dict[str, Any], gallery_conf: dict[s
 
 
 def results_tables(name: str) -> str:
-    """The tables of docs/results/tables/NAME.csv, each behind its title; a short one is open; then what follows from
-    the scores by rule, and what made them."""
+    """The tables of docs/results/tables/NAME.csv, each behind its title; one that is short or alone is open; then what
+    follows from the scores by rule, and what made them."""
     path = DOCS / "results" / "tables" / f"{name}.csv"
     if not path.is_file():
         return f"*(This table is not made yet: `python scripts/results.py --only {name}` writes it.)*"
@@ -355,7 +355,8 @@ def results_tables(name: str) -> str:
         found = list(table)
         shown = [column for column in found[0] if column != "table" and any(row[column] for row in found)]
         lines = [shown, ["---"] * len(shown), *([row[column] for column in shown] for row in found)]
-        tag = "details open" if len(found) * len(shown) < 120 else "details"
+        is_open = len(found) * len(shown) < 120 or len(found) == len(rows)
+        tag = "details open" if is_open else "details"
         parts += [f"<{tag}><summary>{html.escape(title)}</summary>", ""]
         parts += [*(f"| {' | '.join(line)} |" for line in lines), "", "</details>", ""]
     parts += [*(f"- {sentence}" for sentence in made.get("conclusions", ())), ""]
