@@ -56,7 +56,7 @@ SHORT = {
     r"\b(mprt,efficient_mprt|quantus:pixel_flipping|infidelity|road|cpd,cpp|sparseness),": "",
 }
 #: Scenes of trained networks, a real preset.
-TRAINED = ("--config experiments/truth.toml", "--preset out/")
+TRAINED = ("--config experiments/truth.toml", "--config experiments/truth_boxes.toml", "--preset out/")
 #: Settings that shorten the path of FRInGe and the curves of scores.
 QUICK = {"explain": ["--set", "steps=2", "--set", "halvings=0"]}
 NETWORK = """
