@@ -149,6 +149,11 @@ def test_a_curve_without_steps_has_one_for_each_row_of_the_images(tmp_path):
     comparing = ImageComparison(["embedded:digits:0:2"], tmp_path, spec)
     comparing.open()
     assert f"at most {2 * (20 + 32)} passes" in comparing.expectation()  # of two images: ten gradients, and 32 rows
+    many = ("ig.steps=10", "deletion.steps=100000")
+    spec = CompareSpec(methods="ig", metrics="deletion", set=many, controls=False, device="cpu")
+    comparing = ImageComparison(["embedded:digits:0:2"], tmp_path / "many", spec)
+    comparing.open()
+    assert f"at most {2 * (20 + 32 * 32):,} passes" in comparing.expectation()  # no more steps than pixels
 
 
 def test_the_table_says_where_better_is_and_how_many_images_there_are(tmp_path):

@@ -2,6 +2,7 @@
 
 import contextlib
 import importlib
+import math
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -119,7 +120,7 @@ class ImageComparison(ImageRun[CompareSpec]):
                 raise InputError(message, argument="references", hint=hint)
         first = next((item for item in map(self.prepare, self.refs) if isinstance(item, Prepared)), None)
         answer = "" if first is None else self.logits([first])
-        self._pass, self._rows = 0.0, 1 if first is None else first.x.shape[1]
+        self._pass, self._shape = 0.0, (1,) if first is None else tuple(first.x.shape[1:])
         if first is not None and not isinstance(answer, str):
             self.classifier.resolve_target(self.target, answer[1])
             times = list[float]()
@@ -144,10 +145,11 @@ class ImageComparison(ImageRun[CompareSpec]):
 
     def expectation(self) -> str:
         """Return what the open run computes; on a CPU also how long that takes at most, by the time of a first pass."""
-        stepped = {  # a curve has a step for each row
-            label: with_settings(one, {"steps": str(self._rows)}) if getattr(one, "steps", 1) is None else one
-            for label, one in self.plan.metrics.items()
-        }
+        stepped = dict(self.plan.metrics)
+        for label, one in self.plan.metrics.items():
+            if (steps := getattr(one, "steps", 0)) != 0:  # None: one for each row; at most one for each pixel
+                limit = math.prod(self._shape)
+                stepped[label] = with_settings(one, {"steps": str(min(steps or self._shape[0], limit))})
         plan = replace(self.plan, n=len(self.refs), metrics=stepped)
         passes = sum(each * count for _, each, count in planned_work_of([plan]))
         if self.spec.validity:

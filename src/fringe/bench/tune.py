@@ -100,7 +100,7 @@ def read_search_space(plan: Plan, texts: Sequence[str], *, smoothing: bool = Tru
     kind = type(base_method(plan.models[0]))
     if not texts:
         return paper_space(kind, smoothing=smoothing) if has_paper_settings(kind) else space_of(kind)
-    form = "KEY or KEY=LOW,HIGH"
+    form = "KEY or KEY=LOW,HIGH with two numbers"
     given = unique((read_pair(text, "search", form, alone=True) for text in texts), "search")
     ranges: dict[str, tuple[float, float] | None] = dict.fromkeys(given)
     for key, bounds in given.items():

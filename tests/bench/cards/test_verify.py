@@ -264,6 +264,12 @@ def test_a_control_ahead_of_few_examples_is_no_silence():
     assert said.endswith("is not worse; 5 examples are too few for a test.")
 
 
+def test_a_control_behind_of_few_examples_is_no_failure():
+    """Of two examples with other signs no p is below 1, whoever is ahead in the mean."""
+    (said,) = failures(Card("m", "", "", {}), [line_of("mass_inside", (1.0, 0.0), {"edge": (0.0, 0.5)})])
+    assert said == "No failure was seen, but there are too few examples to show it."
+
+
 def test_the_control_that_is_the_hardest_to_beat_is_named():
     controls = {"edge": (0.3, 0.35, 0.3, 0.3, 0.3, 0.3), "random": BAD, "uniform": (0.5,) * 6}
     assert line_of("mass_inside", GOOD, controls).control == "uniform (0.5)"

@@ -39,6 +39,12 @@ class Line:
         return name and f"{name} ({number(self.controls[name].value)})"
 
     @property
+    def leads(self) -> bool:
+        """Whether the mean difference to that control is in favour of the method; False without a test."""
+        difference = math.nan if self.test is None else self.test.difference.value
+        return difference > 0 if self.kind.direction == "higher" else difference < 0
+
+    @property
     def title(self) -> str:
         """The metric's title, with the preset."""
         preset = Reference.parse(self.measurement.metric).rest
@@ -87,7 +93,7 @@ def failures(card: Card, lines: Sequence[Line]) -> tuple[str, ...]:
             said.append(f"{where}: {missing} of {len(line.measurement.scores)} maps have no score.")
         if line.test is not None and line.test.better is False:
             said.append(f"{where}: {number(line.score.value)}, not shown to be better than the control {line.control}.")
-        elif line.test is not None and line.test.better is None and line.test.p == 1:  # others: see verdict
+        elif line.test is not None and line.test.better is None and not line.leads:  # others: see verdict
             few = f"{line.test.difference.n} examples are too few for a test"
             said.append(f"{where}: {number(line.score.value)}, and the control {line.control} is not worse; {few}.")
     doubtful = {word: count for word, count in card.verdicts.items() if word not in ("ok", "unchecked")}

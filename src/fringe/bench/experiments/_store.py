@@ -36,6 +36,7 @@ from fringe._files.disk import (
 from fringe._files.process import fate_of, process_name
 from fringe._files.records import digest
 from fringe._files.urls import url_of
+from fringe._strings.formats import counted
 from fringe.bench.experiments._database import (
     FILE,
     MAPS,
@@ -213,7 +214,7 @@ class Store(AbstractContextManager["Store"]):
         if self._damage:
             self._replace(self._damage[0])
         elif self._lost_rows:
-            rows = f"{len(self._lost_rows)} rows"
+            rows = counted(len(self._lost_rows), "row")
             warn_caller(f"{str(self.root / FILE)!r} is damaged ({rows}, the first is {self._lost_rows[0]}); {_AGAIN}")
             self._remove(self._lost_rows)
         else:
@@ -271,7 +272,7 @@ class Store(AbstractContextManager["Store"]):
         """What is wrong with the file. Details are not read for it."""
         self._refresh()
         records = [text for kind in (PLAN, LOGITS) for text in self._read_records(kind)[1]]
-        lost = [f"{len(self._lost_rows)} rows, the first is {self._lost_rows[0]}"] if self._lost_rows else []
+        lost = [f"{counted(len(self._lost_rows), 'row')}, the first is {self._lost_rows[0]}"] if self._lost_rows else []
         return [*self._damage, *records, *lost]
 
     # Records
