@@ -137,7 +137,7 @@ class StoreMachine(RuleBasedStateMachine):
         with warnings.catch_warnings(record=True) as said:
             warnings.simplefilter("always")
             self.open[0].clean()
-        assert any("is damaged (1 rows" in str(one.message) for one in said) == (what != "row")
+        assert any("is damaged (1 row," in str(one.message) for one in said) == (what != "row")
         del self.rows[number]
         self.maps.pop(number, None)
 
