@@ -15,7 +15,7 @@ from torch import Tensor
 
 from fringe._strings.formats import counted, first_paragraph, plain, to_json
 from fringe._strings.progress import Progress
-from fringe._strings.progress import Report as Told
+from fringe._strings.progress import Report as ProgressReport
 from fringe._strings.report import Image, Report, Section, html_page
 from fringe._strings.tables import Cell, Row, Table
 from fringe.attribution import setting_title
@@ -186,7 +186,7 @@ class ImageComparison(ImageRun[CompareSpec]):
         if self.done:
             self.folder.attempt(INDEX, self._page())
 
-    def _add_images(self, stored: "_Stored", runner: TaskRunner, report: Told) -> None:
+    def _add_images(self, stored: "_Stored", runner: TaskRunner, report: ProgressReport) -> None:
         """Add the scores of the images that the model takes, draw the first of them, and judge the metrics."""
         at, rows, degraded = list[int](), list[tuple[int, Any]](), list[dict[str, Any]]()
         entries, settings = dict[int, dict[str, Any]](), dict[str, Any]()
